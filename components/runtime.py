@@ -117,6 +117,11 @@ class Out:
         """Whether any rank was asked to stop; every rank gets the same answer. Call once per step on every rank."""
         return any(self.peers.gather(self.stop_requested()))
 
+    def raise_if_stopping(self) -> None:
+        """Raise `Interrupted` on every rank if any rank was asked to stop. Call where everything worth keeping is saved."""
+        if self.should_stop():
+            raise Interrupted(f"{self.name}: stopped on request")
+
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Record metrics of one step in ``logs/metrics.jsonl`` (the truth) and pass them to the driver. Main rank only."""
         if not self.peers.is_main:
