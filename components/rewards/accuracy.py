@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any
@@ -11,6 +12,7 @@ from components.rewards.response import take_apart
 from components.types import Rollout, Task
 
 Verifier = Callable[[Task, str], float]
+_SEPARATOR = re.compile(r"(?<=\d)[, ](?=\d{3}(?:\D|$)|\d{3}[, ]\d)")  # of thousands: 1,234 but not 1,23
 MAX_ANSWER = 2_000  # characters; longer answers are wrong, not a load on the verifier
 
 
@@ -87,7 +89,7 @@ def _plain(text: str) -> str:
 
 def _number(text: str) -> Decimal | None:
     try:
-        number = Decimal("".join(text.split()).replace(",", ""))
+        number = Decimal(_SEPARATOR.sub("", text.strip()))
     except InvalidOperation:
         return None
     return number if number.is_finite() else None

@@ -16,9 +16,9 @@ Term = Callable[[Task, Rollout], float]
 class Mix:
     """R = Σ_k w_k · term_k over the terms that are active at this point of training.
 
-    A term is a function or object ``(task, rollout) -> float``, or an object with ``batch(pairs) -> list[float]``. A term
-    that raises, or returns something that is not a finite number, makes that one score "failed" with the cause; it is
-    never trained on as 0.
+    A term is a function or object ``(task, rollout) -> float``, or an object with ``batch(pairs) -> list[float]``. A
+    term that raises, or returns something that is not a finite number, makes that one score "failed" with the cause;
+    it is never trained on as 0.
 
     Args:
         terms: name → term.
@@ -72,7 +72,9 @@ class ByKind:
         scores: list[Score | None] = [None] * len(pairs)
         for kind in sorted({task.kind for task, _ in pairs}):
             if kind not in self.kinds:
-                raise ValueError(f"reward: no mix for tasks of kind {kind!r}. Fix: add it to reward.kinds ({list(self.kinds)})")
+                raise ValueError(
+                    f"reward: no mix for tasks of kind {kind!r}. Fix: add it to reward.kinds ({list(self.kinds)})"
+                )
             at = [i for i, (task, _) in enumerate(pairs) if task.kind == kind]
             for i, score in zip(at, self.kinds[kind].score([pairs[i] for i in at], progress), strict=True):
                 scores[i] = score

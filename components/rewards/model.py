@@ -11,7 +11,7 @@ Scorer = Callable[[Sequence[Sequence[int]]], Sequence[float]]
 
 
 class Preference:
-    """σ(s(prompt, response)) in (0, 1), s the scalar of a Bradley–Terry reward model, judged on the policy's own tokens.
+    """σ(s(prompt, response)) in (0, 1), s the scalar of a Bradley–Terry reward model, on the policy's own tokens.
 
     Args:
         scorer: token sequences → scalars; it must share the policy's tokenizer.

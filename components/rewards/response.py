@@ -1,4 +1,4 @@
-"""Taking a response apart: thinking, final answer, and whether it has the asked-for form. Linear time, no backtracking."""
+"""Taking a response apart: thinking, final answer, and whether it has the asked-for form. Linear time."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from components.types import Group
 
 @dataclass(frozen=True)
 class Batch:
-    """A micro-batch of M = groups × G rollouts.
+    """B groups of G rollouts each, M = B·G rows.
 
     Attributes:
         prompt_ids: left-padded prompts, one per group.
@@ -22,6 +22,7 @@ class Batch:
         ids: right-padded response tokens, the policy's and the environment's.
         mask: True where the policy produced the token and it is trained on.
         logp_old: log-probability under the sampling policy, nats; 0 where masked.
+        length: response tokens of each rollout.
     """
 
     prompt_ids: Int[Tensor, "B P"]
@@ -29,51 +30,72 @@ class Batch:
     ids: Int[Tensor, "M C"]
     mask: Bool[Tensor, "M C"]
     logp_old: Float[Tensor, "M C"]
+    length: Int[Tensor, " M"]
     group_size: int
 
+    def rows(self, groups: Sequence[int]) -> Int[Tensor, " m"]:
+        """Rows of the rollouts of these groups."""
+        first = torch.tensor(groups, dtype=torch.long)[:, None] * self.group_size
+        return (first + torch.arange(self.group_size)).flatten()
 
-def make_batch(groups: Sequence[Group], keep: Sequence[Sequence[bool]], pad: int) -> Batch:
-    """Pad groups of equal size into tensors.
+    def select(self, groups: Sequence[int]) -> Batch:
+        """The part of the batch with these groups, padding cut to what they need."""
+        rows = self.rows(groups)
+        prompt_len, length = self.prompt_len[list(groups)], self.length[rows]
+        width = int(length.max())
+        return Batch(
+            self.prompt_ids[list(groups), self.prompt_ids.shape[1] - int(prompt_len.max()) :],
+            prompt_len,
+            self.ids[rows, :width],
+            self.mask[rows, :width],
+            self.logp_old[rows, :width],
+            length,
+            self.group_size,
+        )
+
+
+def make_batch(groups: Sequence[Group], pad: int) -> Batch:
+    """Pad groups of one size into tensors; failed and abstained rollouts are masked out.
 
     Args:
-        keep: per group and rollout, whether its tokens are trained on (failed and filtered rollouts are not).
         pad: any token id; what it is never matters, masks decide.
+
+    Raises:
+        ValueError: no groups, or groups of several sizes.
     """
     sizes = {len(group.rollouts) for group in groups}
     if len(sizes) != 1:
-        raise ValueError(f"groups of one batch must have one size (got {sorted(sizes)})")
+        raise ValueError(f"the groups of a batch must have one size (got {sorted(sizes)} in {len(groups)} groups)")
     prompts = [group.rollouts[0].prompt_tokens for group in groups]
-    rollouts = [rollout for group in groups for rollout in group.rollouts]
-    kept = [flag for flags in keep for flag in flags]
-    width, length = max(map(len, prompts)), max(1, *(len(r.tokens) for r in rollouts))
+    pairs = [pair for group in groups for pair in zip(group.rollouts, group.scores, strict=True)]
+    width, length = max(map(len, prompts)), max(1, *(len(rollout.tokens) for rollout, _ in pairs))
     prompt_ids = torch.full((len(groups), width), pad, dtype=torch.long)
     for row, prompt in enumerate(prompts):
         prompt_ids[row, width - len(prompt) :] = torch.tensor(prompt)
-    ids = torch.full((len(rollouts), length), pad, dtype=torch.long)
-    mask = torch.zeros(len(rollouts), length, dtype=torch.bool)
-    logp_old = torch.zeros(len(rollouts), length)
-    for row, rollout in enumerate(rollouts):
+    ids = torch.full((len(pairs), length), pad, dtype=torch.long)
+    mask = torch.zeros(len(pairs), length, dtype=torch.bool)
+    logp_old = torch.zeros(len(pairs), length)
+    for row, (rollout, score) in enumerate(pairs):
         n = len(rollout.tokens)
         ids[row, :n] = torch.tensor(rollout.tokens, dtype=torch.long)
         logp_old[row, :n] = torch.tensor(rollout.logp_behavior, dtype=torch.float)
-        if kept[row]:
+        if score.outcome == "scored":
             mask[row, :n] = torch.tensor(rollout.action_mask, dtype=torch.bool)
-    return Batch(prompt_ids, torch.tensor([len(p) for p in prompts]), ids, mask, logp_old, sizes.pop())
+    lengths = torch.tensor([len(rollout.tokens) for rollout, _ in pairs])
+    return Batch(prompt_ids, torch.tensor([len(p) for p in prompts]), ids, mask, logp_old, lengths, sizes.pop())
 
 
-def micro_batches(groups: Sequence[Group], max_tokens: int) -> Iterator[list[int]]:
-    """Positions of groups, packed so that a micro-batch's padded response tokens stay within ``max_tokens``.
+def micro_batches(batch: Batch, groups: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
+    """The groups in parts whose padded tokens stay within ``max_tokens``; a larger group goes alone.
 
-    Groups are sorted by length first, so that padding is small; a group that alone exceeds the budget goes alone.
+    Groups are sorted by length first, so that padding is small.
     """
-    longest = [max(len(r.tokens) for r in group.rollouts) + len(group.rollouts[0].prompt_tokens) for group in groups]
-    order = sorted(range(len(groups)), key=lambda i: longest[i])
+    longest = batch.length.view(-1, batch.group_size).amax(1) + batch.prompt_len
     part: list[int] = []
-    for i in order:
-        rows = sum(len(groups[j].rollouts) for j in [*part, i])
-        if part and rows * longest[i] > max_tokens:
+    for group in sorted(groups, key=lambda g: int(longest[g])):
+        if part and (len(part) + 1) * batch.group_size * int(longest[group]) > max_tokens:
             yield part
             part = []
-        part.append(i)
+        part.append(group)
     if part:
         yield part

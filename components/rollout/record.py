@@ -42,7 +42,10 @@ def write_rows(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
 
     names = sorted({name for record in records for name in record.get("terms", {})})
     flat = [
-        {**{k: v for k, v in record.items() if k != "terms"}, **{f"term.{name}": record["terms"].get(name) for name in names}}
+        {
+            **{k: v for k, v in record.items() if k != "terms"},
+            **{f"term.{name}": record["terms"].get(name) for name in names},
+        }
         if "terms" in record
         else dict(record)
         for record in records

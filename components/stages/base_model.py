@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,14 +11,13 @@ from jaxtyping import Int
 from torch import Tensor
 
 from components.losses.sft import nll
-from components.models.checkpoint import load_latest, save_checkpoint
 from components.models.decoder import make_decoder
 from components.models.learner import Learner
 from components.models.load import save_model
 from components.models.logprobs import token_logprobs
-from components.models.optim import make_optimizer
 from components.models.schedule import cosine
 from components.runtime import Inputs, Out
+from components.stages.train import train
 
 
 def base_model(
@@ -25,12 +25,12 @@ def base_model(
     out: Out,
     *,
     model: Any,
+    optimizer: Callable[..., Any],
     steps: int = 1000,
     batch_size: int = 20,
     context: int = 64,
     lr: float = 4e-3,
-    optimizer: str = "muon",
-    weight_decay: float = 0.01,
+    log_every: int = 25,
     checkpoint_every: int = 100,
 ) -> dict[str, float]:
     """Write ``model/``: the policy's starting point and the reference of R1's second SFT.
@@ -40,57 +40,38 @@ def base_model(
 
     Args:
         model: a source with ``build(lines, seed) -> (model, tokenizer)`` and ``needs_pretraining``.
+        optimizer: ``(named_parameters, lr=…)`` → optimiser.
         batch_size: rows per step, over all processes.
+
+    Raises:
+        ValueError: too little text for the steps.
     """
     lines = (inputs["data"].path / "pretrain.txt").read_text().splitlines() if model.needs_pretraining else []
     network, tokenizer = model.build(lines, out.seed)
-    metrics: dict[str, float] = {"parameters": float(sum(p.numel() for p in network.parameters()))}
+    metrics = {"parameters": float(sum(p.numel() for p in network.parameters()))}
     if model.needs_pretraining:
-        learner = Learner(
-            network.named_parameters(),
-            optimizer=make_optimizer(optimizer, network, lr=lr, weight_decay=weight_decay, betas=(0.9, 0.98)),
-            schedule=cosine(steps, warmup=0.05, floor=0.1),
-            peers=out.peers,
-        )
         rows = pack(tokenizer, lines, context + 1)
         if len(rows) < steps * batch_size:
             raise ValueError(
-                f"base: pretrain.txt packs into {len(rows)} rows of {context + 1} tokens, {steps} steps × {batch_size} rows "
-                f"need {steps * batch_size}. Fix: lower base.steps or raise the number of lines in data"
+                f"{out.name}: pretrain.txt packs into {len(rows)} rows of {context + 1} tokens, but {steps} steps of "
+                f"{batch_size} rows need {steps * batch_size}. Fix: lower {out.name}.steps or write more lines in data"
             )
-        metrics |= _pretrain(out, network, learner, rows, steps, batch_size, checkpoint_every)
+        schedule = partial(cosine, total=steps, warmup=0.05, floor=0.1)
+        learner = Learner(network.named_parameters(), optimizer(network.named_parameters(), lr=lr), schedule, out.peers)
+        decoder = make_decoder(network)
+
+        def loss_of_step(step: int) -> Tensor:
+            batch = rows[step * batch_size : (step + 1) * batch_size]
+            ids = batch[out.peers.rank :: out.peers.world_size]
+            logp, _ = token_logprobs(decoder.hidden(ids[:, :-1]).flatten(0, 1), decoder.head, ids[:, 1:].flatten())
+            return nll(logp, torch.ones_like(logp), batch[:, 1:].numel())
+
+        metrics["loss"] = train(
+            out, network, learner, steps, loss_of_step, log_every=log_every, checkpoint_every=checkpoint_every
+        )
     if out.peers.is_main:
         save_model(network, tokenizer, out.path / "model")
     return metrics
-
-
-def _pretrain(
-    out: Out, network: Any, learner: Learner, rows: Int[Tensor, "R T"], steps: int, batch_size: int, checkpoint_every: int
-) -> dict[str, float]:
-    decoder = make_decoder(network)
-    start = 0
-    if (saved := load_latest(out)) is not None:
-        network.load_state_dict(saved.tensors["model"])
-        learner.load_state(saved.tensors["learner"], saved.state["learner"])
-        start = saved.step
-    loss = float("nan")
-    for step in range(start, steps):
-        batch = rows[step * batch_size : (step + 1) * batch_size]
-        mine = batch[out.peers.rank :: out.peers.world_size]
-
-        def closure(ids: Tensor = mine, tokens: int = batch_size * (rows.shape[1] - 1)) -> Tensor:
-            logp, _ = token_logprobs(decoder.hidden(ids[:, :-1]).flatten(0, 1), decoder.head, ids[:, 1:].flatten())
-            return nll(logp, torch.ones_like(logp), tokens)
-
-        stats = learner.step([closure])
-        loss = out.peers.sum(stats.loss) if step % 25 == 0 or step == steps - 1 else loss
-        if step % 25 == 0 or step == steps - 1:
-            out.log(step + 1, {"loss": loss, "lr": stats.lr, "grad_norm": stats.grad_norm})
-            out.progress(step + 1, steps, loss=loss)
-        if (step + 1) % checkpoint_every == 0 and step + 1 < steps:
-            save_checkpoint(out, step + 1, {"model": network.state_dict(), "learner": learner.state()[0]}, {"learner": learner.state()[1]})
-            out.raise_if_stopping()
-    return {"loss": loss, "steps": float(steps), "tokens": float(steps * batch_size * (rows.shape[1] - 1))}
 
 
 def pack(tokenizer: Any, lines: list[str], width: int) -> Int[Tensor, "R width"]:

@@ -44,7 +44,16 @@ def evaluate(
     address = (out.seed, "evaluate", split)
     drawn = sample_all(policy, tasks, samples, sampling, environment, out, "samples", address=address)
     if greedy:
-        best = sample_all(policy, tasks, 1, Sampling(max_new_tokens=max_new_tokens, temperature=0.0), environment, out, "greedy", address=address)
+        best = sample_all(
+            policy,
+            tasks,
+            1,
+            Sampling(max_new_tokens=max_new_tokens, temperature=0.0),
+            environment,
+            out,
+            "greedy",
+            address=address,
+        )
         drawn = [(*group, *one) for group, one in zip(drawn, best, strict=True)]
     answers = [
         {

@@ -1,4 +1,4 @@
-"""Stage: pass rate of a policy per task cell – where the curriculum starts, and a warning where RL would find nothing."""
+"""Stage: pass rate of a policy per task cell – where the curriculum starts, and where RL would find nothing."""
 
 from __future__ import annotations
 
@@ -50,5 +50,10 @@ def profile(
         easiest.setdefault(cell.split("/")[0], entry["pass_rate"])
     for family, rate in easiest.items():
         if rate < hopeless:
-            out.say(f"{family}: solved {rate:.1%} of the time at its easiest level; RL finds no signal there. Fix: more traces of it")
-    return {"pass_rate": mean([e["pass_rate"] for e in cells.values()]), **{f"pass_rate/{c}": e["pass_rate"] for c, e in cells.items()}}
+            out.say(
+                f"{family}: solved {rate:.1%} of the time at its easiest level: no signal for RL. Fix: more traces"
+            )
+    return {
+        "pass_rate": mean([e["pass_rate"] for e in cells.values()]),
+        **{f"pass_rate/{c}": e["pass_rate"] for c, e in cells.items()},
+    }

@@ -47,7 +47,9 @@ def reject(
     balanced = _balance(kept, per_cell, reasons)
     if out.peers.is_main:
         write_jsonl(out.path / "kept.jsonl", [_example(task, rollout).to_json() for task, rollout in balanced])
-        write_json(out.path / "counts.json", {"sampled": len(tasks) * samples, "kept": len(balanced), "dropped": dict(reasons)})
+        write_json(
+            out.path / "counts.json", {"sampled": len(tasks) * samples, "kept": len(balanced), "dropped": dict(reasons)}
+        )
     return {
         "sampled": float(len(tasks) * samples),
         "kept": float(len(balanced)),
@@ -56,7 +58,11 @@ def reject(
 
 
 def _readable(
-    task: Task, group: Sequence[Rollout], accuracy: Any, language: Callable[[Task, Rollout], float], reasons: Counter[str]
+    task: Task,
+    group: Sequence[Rollout],
+    accuracy: Any,
+    language: Callable[[Task, Rollout], float],
+    reasons: Counter[str],
 ) -> list[Rollout]:
     found: dict[tuple[int, ...], Rollout] = {}
     for rollout in group:
@@ -88,4 +94,6 @@ def _balance(kept: list[tuple[Task, Rollout]], per_cell: float, reasons: Counter
 
 
 def _example(task: Task, rollout: Rollout) -> Example:
-    return Example(task.id, task.messages, rollout.response, f"rejection/{task.cell}", rollout.tokens, rollout.action_mask)
+    return Example(
+        task.id, task.messages, rollout.response, f"rejection/{task.cell}", rollout.tokens, rollout.action_mask
+    )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -11,15 +12,14 @@ from components.artifacts import read_jsonl, write_json
 from components.evaluation.intervals import wilson
 from components.losses.preference import bradley_terry
 from components.models.chat import encode_examples
-from components.models.checkpoint import load_latest, save_checkpoint
 from components.models.decoder import make_decoder
 from components.models.learner import Learner, batches
 from components.models.load import load_model
-from components.models.optim import make_optimizer
 from components.models.reward_head import RewardModel
 from components.models.schedule import cosine
 from components.runtime import Inputs, Out
 from components.stages.shared import mean
+from components.stages.train import train
 from components.types import Example, Preference
 
 
@@ -27,67 +27,53 @@ def reward_model(
     inputs: Inputs,
     out: Out,
     *,
+    optimizer: Callable[..., Any],
     epochs: int = 2,
     batch_size: int = 32,
     lr: float = 1.5e-3,
-    weight_decay: float = 0.01,
+    log_every: int = 10,
     checkpoint_every: int = 50,
 ) -> dict[str, float]:
-    """Train s(prompt, response) with -log σ(s_chosen - s_rejected); writes ``model/``, ``head.safetensors``, ``pairs.json``.
+    """Train s(prompt, response) with -log σ(s_chosen - s_rejected); writes the model and ``pairs.json``.
 
     ``accuracy`` is the share of held-out pairs (prompts of no stage) in which the chosen response scores higher, with a
     95 % Wilson interval; ``pairs.json`` has it by family and defect.
     """
     backbone, tokenizer = load_model(inputs["model"].path / "model")
     scorer = RewardModel(backbone, make_decoder(backbone).hidden)
-    train = [Preference.from_json(row) for row in read_jsonl(inputs["preferences"].path / "train.jsonl")]
-    test = [Preference.from_json(row) for row in read_jsonl(inputs["preferences"].path / "test.jsonl")]
-    pairs = _encode(tokenizer, train)
-    plan = [
-        batch
-        for epoch in range(epochs)
-        for batch in batches([max(len(a), len(b)) for a, b in pairs], batch_size, (out.seed, out.name, epoch))
-    ]
-    learner = Learner(
-        scorer.named_parameters(),
-        optimizer=make_optimizer("adamw", scorer, lr=lr, weight_decay=weight_decay, betas=(0.9, 0.98)),
-        schedule=cosine(len(plan), warmup=0.05, floor=0.1),
-        peers=out.peers,
+    train_pairs, test_pairs = (
+        [Preference.from_json(row) for row in read_jsonl(inputs["preferences"].path / f"{split}.jsonl")]
+        for split in ("train", "test")
     )
-    start = 0
-    if (saved := load_latest(out)) is not None:
-        scorer.load_state_dict(saved.tensors["model"])
-        learner.load_state(saved.tensors["learner"], saved.state["learner"])
-        start = saved.step
-    loss = float("nan")
-    for step in range(start, len(plan)):
-        chosen = [pairs[i] for i in plan[step]]
+    pairs = _encode(tokenizer, train_pairs)
+    lengths = [max(len(a), len(b)) for a, b in pairs]
+    plan = [part for epoch in range(epochs) for part in batches(lengths, batch_size, (out.seed, out.name, epoch))]
+    schedule = partial(cosine, total=len(plan), warmup=0.05, floor=0.1)
+    learner = Learner(scorer.named_parameters(), optimizer(scorer.named_parameters(), lr=lr), schedule, out.peers)
 
-        def closure(part: list[Any] = out.peers.shard(chosen), count: int = len(chosen)) -> Tensor:
-            scores = scorer([a for a, _ in part] + [b for _, b in part])
-            return bradley_terry(scores[: len(part)], scores[len(part) :]).sum() / count
+    def loss_of_step(step: int) -> Tensor:
+        mine = out.peers.shard([pairs[i] for i in plan[step]])
+        scores = scorer([a for a, _ in mine] + [b for _, b in mine])
+        return bradley_terry(scores[: len(mine)], scores[len(mine) :]).sum() / len(plan[step])
 
-        stats = learner.step([closure])
-        if step % 10 == 0 or step == len(plan) - 1:
-            loss = out.peers.sum(stats.loss)
-            out.log(step + 1, {"loss": loss, "grad_norm": stats.grad_norm})
-            out.progress(step + 1, len(plan), loss=loss)
-        if (step + 1) % checkpoint_every == 0 and step + 1 < len(plan):
-            save_checkpoint(out, step + 1, {"model": scorer.state_dict(), "learner": learner.state()[0]}, {"learner": learner.state()[1]})
-            out.raise_if_stopping()
-    right = _ranked_right(scorer, _encode(tokenizer, test), out)
+    loss = train(out, scorer, learner, len(plan), loss_of_step, log_every=log_every, checkpoint_every=checkpoint_every)
+    right = _ranked_right(scorer, _encode(tokenizer, test_pairs), out)
     low, high = wilson(sum(right), len(right))
     if out.peers.is_main:
         scorer.save(out.path, tokenizer)
-        write_json(out.path / "pairs.json", _by_defect(test, right))
-    return {"loss": loss, "accuracy": mean(right), "accuracy_low": low, "accuracy_high": high, "pairs": float(len(train))}
+        write_json(out.path / "pairs.json", _by_defect(test_pairs, right))
+    return {
+        "loss": loss,
+        "accuracy": mean(right),
+        "accuracy_low": low,
+        "accuracy_high": high,
+        "pairs": float(len(pairs)),
+    }
 
 
 def _encode(tokenizer: Any, pairs: Sequence[Preference]) -> list[tuple[list[int], list[int]]]:
     """Token sequences of prompt + chosen and prompt + rejected."""
-    both = [
-        Example(pair.task_id, pair.messages, text) for pair in pairs for text in (pair.chosen, pair.rejected)
-    ]
+    both = [Example(pair.task_id, pair.messages, text) for pair in pairs for text in (pair.chosen, pair.rejected)]
     encoded = [[*e.prompt, *e.tokens] for e in encode_examples(tokenizer, both)]
     return list(zip(encoded[::2], encoded[1::2], strict=True))
 

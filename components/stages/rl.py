@@ -10,22 +10,23 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import Any
 
-import torch
-
+from components.artifacts import read_json, write_json
+from components.curriculum.dynamic import has_signal
+from components.losses.policy import Algorithm
 from components.models.checkpoint import load_latest, save_checkpoint
 from components.models.decoder import make_decoder
 from components.models.learner import Learner
 from components.models.load import save_model
-from components.models.optim import make_optimizer
 from components.models.schedule import linear
 from components.rng import stream
 from components.rollout.protocol import Sampling
 from components.rollout.record import rows, write_rows
 from components.runtime import Inputs, Out
-from components.stages.rl_update import Update, policy_update
+from components.stages.rl_update import Updater
 from components.stages.shared import Policy, load_policy, mean, read_tasks
 from components.types import Group, Task
 
@@ -34,22 +35,22 @@ def rl(
     inputs: Inputs,
     out: Out,
     *,
-    algorithm: Any,
+    algorithm: Algorithm,
     reward: Any,
     curriculum: Callable[..., Any],
     engine: Callable[..., Any],
     environment: Any,
+    optimizer: Callable[..., Any],
     steps: int,
     quotas: Mapping[str, int],
     group_size: int = 8,
     lr: float = 3e-4,
     lr_floor: float = 0.2,
-    warmup_steps: int = 5,
+    warmup: float = 0.06,
     minibatches: int = 2,
     beta: float = 0.0,
     max_new_tokens: int = 80,
     temperature: float = 1.0,
-    weight_decay: float = 0.0,
     micro_batch_tokens: int = 8192,
     max_failed: float = 0.05,
     checkpoint_every: int = 5,
@@ -59,142 +60,201 @@ def rl(
     Args:
         reward: object with ``score(pairs, progress) -> list[Score]``.
         curriculum: makes a fresh curriculum; one is kept for each quota.
-        quotas: prompts per step by task kind or family, e.g. ``{reasoning: 12, unsafe: 8}``; batch = Σ quotas × group_size.
-        beta: KL coefficient against the starting policy, where the algorithm does not set its own.
+        optimizer: ``(named_parameters, lr=…)`` → optimiser.
+        quotas: prompts per step by task kind or family, e.g. ``{reasoning: 12, unsafe: 8}``; a step samples
+            Σ quotas × group_size rollouts.
+        beta: KL coefficient against the starting policy, where the algorithm has a KL term without its own.
         minibatches: optimiser steps per rollout batch; the second and later ones are off-policy, hence the ratio.
         micro_batch_tokens: padded tokens per backward pass; does not change results beyond rounding.
         max_failed: share of rollouts of a step whose reward may fail before the stage stops.
 
     Raises:
-        ValueError: a quota that matches no task.
+        ValueError: a quota that matches no task; fewer prompts than processes.
         RuntimeError: too many failed rewards in a step, with the reward, the task and the cause.
         Interrupted: a stop was asked for; the step was finished and saved.
     """
+    prompts = sum(quotas.values())
+    if prompts < out.peers.world_size:
+        raise ValueError(
+            f"{out.name}.quotas: {prompts} prompts a step for {out.peers.world_size} processes. Fix: raise them"
+        )
     policy = load_policy(inputs, engine)
-    beta = beta if algorithm.beta is None else algorithm.beta
-    reference = make_decoder(copy.deepcopy(policy.model).requires_grad_(False)) if beta > 0 else None
-    run = Run(inputs, out, policy, algorithm, reward, _curricula(inputs, curriculum, quotas), dict(quotas))
-    learner = Learner(
-        policy.model.named_parameters(),
-        optimizer=make_optimizer("adamw", policy.model, lr=lr, weight_decay=weight_decay, betas=(0.9, 0.99)),
-        schedule=linear(steps * minibatches, warmup=warmup_steps * minibatches, floor=lr_floor),
+    network = policy.model
+    reference = copy.deepcopy(network).requires_grad_(False) if algorithm.needs_reference(beta) else None
+    schedule = partial(linear, total=steps * minibatches, warmup=warmup, floor=lr_floor)
+    learner = Learner(network.named_parameters(), optimizer(network.named_parameters(), lr=lr), schedule, out.peers)
+    updater = Updater(
+        algorithm=algorithm,
+        decoder=make_decoder(network),
+        reference=None if reference is None else make_decoder(reference),
+        learner=learner,
         peers=out.peers,
+        minibatches=minibatches,
+        beta=beta,
+        temperature=temperature,
+        max_length=max_new_tokens,
+        micro_batch_tokens=micro_batch_tokens,
+        pad=policy.tokenizer.pad_token_id,
+        state=algorithm.initial_state(),
     )
-    start = run.restore(learner)
-    update = Update(minibatches, beta, micro_batch_tokens, policy.tokenizer.pad_token_id)
+    run = _Run(out, policy, reference, updater, _curricula(inputs, curriculum, quotas), dict(quotas), steps)
     sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature)
-    for step in range(start, steps):
+    rounds = _Rounds(run, reward, sampling, environment, group_size, max_failed)
+    for step in range(run.restore(), steps):
         began = perf_counter()
-        groups = run.rollouts(step, group_size, sampling, environment, step / steps, max_failed)
-        sampled = perf_counter()
-        stats = policy_update(algorithm, policy, reference, learner, groups, out, step, update)
-        policy.engine.load(policy.model)
-        run.finish_step(step, groups, stats, {"seconds_rollout": sampled - began, "seconds_update": perf_counter() - sampled}, steps)
-        if (step + 1) % checkpoint_every == 0 or step + 1 == steps or out.should_stop():
-            run.save(step + 1, learner)
-            if step + 1 < steps:
-                out.raise_if_stopping()
-    return run.close(steps)
+        sampled, used = rounds(step)
+        between = perf_counter()
+        figures = updater(out.peers.shard(used), len(used)) if len(used) >= out.peers.world_size else {}
+        policy.engine.load(network)
+        run.refresh_reference(step + 1)
+        run.log(step, sampled, used, figures, {"rollout": between - began, "update": perf_counter() - between})
+        stopping = out.should_stop()
+        if stopping or (step + 1) % checkpoint_every == 0 or step + 1 == steps:
+            run.save(step + 1)
+        if stopping and step + 1 < steps:
+            out.raise_if_stopping()
+    return run.close()
 
 
 @dataclass
-class Run:
-    """The moving parts of one RL stage besides the weights."""
+class _Run:
+    """The moving parts of one RL stage: all that a checkpoint holds, and what is written of each step."""
 
-    inputs: Inputs
     out: Out
     policy: Policy
-    algorithm: Any
-    reward: Any
+    reference: Any
+    updater: Updater
     curricula: Mapping[str, Any]
     quotas: Mapping[str, int]
+    steps: int
     records: list[dict[str, Any]] = field(default_factory=list)
-    history: dict[str, float] = field(default_factory=dict)
+    last: dict[str, float] = field(default_factory=dict)
 
-    def rollouts(
-        self, step: int, group_size: int, sampling: Sampling, environment: Any, progress: float, max_failed: float
-    ) -> list[Group]:
-        """This rank's groups of the step, scored."""
-        address = (self.out.seed, self.out.name, step)
+    def draw(self, address: tuple[int | str, ...]) -> list[Task]:
+        """The prompts of one round, families spread evenly over processes and minibatches."""
         drawn = [task for name, n in self.quotas.items() for task in self.curricula[name].draw(n, (*address, name))]
-        stream(*address, "order").shuffle(drawn)  # families spread evenly over processes and minibatches
-        tasks: list[Task] = self.out.peers.shard(drawn)
-        rollouts = self.policy.sample(tasks, group_size, sampling, environment, address, step)
-        pairs = [(task, rollout) for task, group in zip(tasks, rollouts, strict=True) for rollout in group]
-        scores = self.reward.score(pairs, progress)
-        self._check_failures(step, pairs, scores, max_failed)
-        size = group_size
-        return [
-            Group(task, tuple(rollouts[i]), tuple(scores[i * size : (i + 1) * size])) for i, task in enumerate(tasks)
-        ]
+        stream(*address, "order").shuffle(drawn)
+        return drawn
 
-    def _check_failures(self, step: int, pairs: Sequence[Any], scores: Sequence[Any], max_failed: float) -> None:
-        mine = [(task.id, s.reason) for (task, _), s in zip(pairs, scores, strict=True) if s.outcome == "failed"]
-        failed = [item for part in self.out.peers.gather(mine) for item in part]
-        total = self.out.peers.sum(len(scores))
-        if failed and len(failed) > max_failed * total:
-            task_id, reason = failed[0]
-            raise RuntimeError(
-                f"{self.out.name} step {step}: the reward failed on {len(failed)} of {total:.0f} rollouts, more than "
-                f"max_failed={max_failed:g} allows. First: task {task_id}: {reason}"
-            )
-
-    def finish_step(self, step: int, groups: list[Group], stats: Mapping[str, float], seconds: Mapping[str, float], steps: int) -> None:
-        """Let the curricula observe, log the step, keep its rollouts for the next checkpoint."""
-        everyone = self.out.peers.unshard(groups)
+    def observe(self, groups: Sequence[Group]) -> None:
         for curriculum in self.curricula.values():
-            curriculum.observe(everyone)
-        measured = {**_measure(everyone), **stats, **seconds}
-        tokens = sum(len(r.tokens) for g in everyone for r in g.rollouts)
-        self.records += rows(everyone, step)
-        self.history = measured
-        self.out.log(step + 1, measured)
-        speed = tokens / max(1e-9, seconds["seconds_rollout"] + seconds["seconds_update"])
-        self.out.progress(
-            step + 1, steps, reward=measured["reward"], accuracy=measured.get("accuracy", 0.0), tokens_per_s=speed
-        )
+            curriculum.observe(groups)
 
-    def save(self, step: int, learner: Learner) -> None:
-        """Checkpoint: weights, optimiser, curricula. The rollouts since the last one are written first."""
-        if self.out.peers.is_main and self.records:
+    def refresh_reference(self, step: int) -> None:
+        """R1 replaces the reference by the policy every so many steps (arXiv:2501.12948)."""
+        if self.reference is not None and self.updater.algorithm.refreshes_reference(step):
+            self.reference.load_state_dict(self.policy.model.state_dict())
+
+    def log(
+        self,
+        step: int,
+        sampled: Sequence[Group],
+        used: Sequence[Group],
+        figures: Mapping[str, float],
+        seconds: Mapping[str, float],
+    ) -> None:
+        """Metrics of the step; its rollouts are kept for the next checkpoint."""
+        self.last = {**_measure(sampled), "groups_used": float(len(used)), **figures}
+        tokens = sum(len(r.tokens) for group in sampled for r in group.rollouts)
+        self.records += rows(sampled, step + 1) if self.out.peers.is_main else []
+        self.out.log(step + 1, {**self.last, **{f"seconds_{name}": value for name, value in seconds.items()}})
+        shown = {name: self.last[name] for name in ("reward", "accuracy") if name in self.last}
+        self.out.progress(step + 1, self.steps, **shown, tokens_per_s=tokens / max(1e-9, sum(seconds.values())))
+
+    def save(self, step: int) -> None:
+        """One checkpoint: weights, optimiser, reference, curricula; the rollouts since the last one first."""
+        if self.records:
             write_rows(self.out.path / "rollouts" / f"step-{step:06d}.parquet", self.records)
         self.records.clear()
-        tensors, state = learner.state()
+        tensors, state = self.updater.learner.state()
+        models = {"model": self.policy.model.state_dict(), "learner": tensors}
+        if self.reference is not None and self.updater.algorithm.ref_refresh_every:
+            models["reference"] = self.reference.state_dict()
         curricula = {name: curriculum.state() for name, curriculum in self.curricula.items()}
-        save_checkpoint(
-            self.out,
-            step,
-            {"model": self.policy.model.state_dict(), "learner": tensors},
-            {"learner": state, "curricula": curricula, "algorithm": self.algorithm.state(), "history": self.history},
-        )
+        rest = {"learner": state, "curricula": curricula, "algorithm": self.updater.state, "last": self.last}
+        save_checkpoint(self.out, step, models, rest)
 
-    def restore(self, learner: Learner) -> int:
+    def restore(self) -> int:
         """Continue from the last checkpoint, if there is one; returns the step to do next."""
         if (saved := load_latest(self.out)) is None:
             return 0
         self.policy.model.load_state_dict(saved.tensors["model"])
         self.policy.engine.load(self.policy.model)
-        learner.load_state(saved.tensors["learner"], saved.state["learner"])
+        self.updater.learner.load_state(saved.tensors["learner"], saved.state["learner"])
+        self.updater.state = saved.state["algorithm"]
+        if "reference" in saved.tensors:
+            self.reference.load_state_dict(saved.tensors["reference"])
         for name, curriculum in self.curricula.items():
             curriculum.load_state(saved.state["curricula"][name])
-        self.algorithm.load_state(saved.state["algorithm"])
-        self.history = saved.state["history"]
+        self.last = saved.state["last"]
         return saved.step
 
-    def close(self, steps: int) -> dict[str, float]:
-        """Write what the next stages read; returns the metrics of the last step."""
+    def close(self) -> dict[str, float]:
+        """Write what later stages read; returns the metrics of the last step."""
         if self.out.peers.is_main:
-            from components.artifacts import write_json
-
             write_json(self.out.path / "curriculum.json", {name: c.describe() for name, c in self.curricula.items()})
             save_model(self.policy.model, self.policy.tokenizer, self.out.path / "model")
-        return {"steps": float(steps), **{k: v for k, v in self.history.items() if not k.startswith("seconds_")}}
+        return {"steps": float(self.steps), **self.last}
+
+
+@dataclass
+class _Rounds:
+    """Sampling and scoring of one step: one round, or with dynamic sampling as many as fill the batch."""
+
+    run: _Run
+    reward: Any
+    sampling: Sampling
+    environment: Any
+    group_size: int
+    max_failed: float
+
+    def __call__(self, step: int) -> tuple[list[Group], list[Group]]:
+        """(all groups sampled, the groups to train on), the same on every rank."""
+        wanted, extra = sum(self.run.quotas.values()), self.run.updater.algorithm.dynamic_sampling
+        sampled: list[Group] = []
+        used: list[Group] = []
+        for number in range(1 + extra):
+            groups = self._round(step, number)
+            self.run.observe(groups)
+            sampled += groups
+            used += [group for group in groups if has_signal(group)] if extra else groups
+            if len(used) >= wanted:
+                break
+        if len(used) < wanted:
+            self.run.out.say(
+                f"step {step + 1}: {len(used)} of {wanted} groups have signal after {1 + extra} rounds"
+            )
+        return sampled, used[:wanted]
+
+    def _round(self, step: int, number: int) -> list[Group]:
+        run, peers = self.run, self.run.out.peers
+        address = (run.out.seed, run.out.name, step, number)
+        tasks = peers.shard(run.draw(address))
+        rollouts = run.policy.sample(tasks, self.group_size, self.sampling, self.environment, address, step)
+        pairs = [(task, rollout) for task, group in zip(tasks, rollouts, strict=True) for rollout in group]
+        scores = self.reward.score(pairs, step / run.steps)
+        size = self.group_size
+        groups = [
+            Group(task, tuple(group), tuple(scores[i * size : (i + 1) * size]))
+            for i, (task, group) in enumerate(zip(tasks, rollouts, strict=True))
+        ]
+        everyone = peers.unshard(groups)
+        self._check_failures(step, everyone)
+        return everyone
+
+    def _check_failures(self, step: int, groups: Sequence[Group]) -> None:
+        scores = [(group.task.id, score) for group in groups for score in group.scores]
+        failed = [(task_id, score.reason) for task_id, score in scores if score.outcome == "failed"]
+        if len(failed) > self.max_failed * len(scores):
+            task_id, reason = failed[0]
+            raise RuntimeError(
+                f"{self.run.out.name} step {step + 1}: the reward failed on {len(failed)} of {len(scores)} rollouts, "
+                f"more than max_failed={self.max_failed:g} allows. First: task {task_id}: {reason}"
+            )
 
 
 def _curricula(inputs: Inputs, make: Callable[..., Any], quotas: Mapping[str, int]) -> dict[str, Any]:
     """One curriculum per quota, started from the profile's pass rates where there is a profile."""
-    from components.artifacts import read_json
-
     profile = read_json(inputs["profile"].path / "profile.json") if "profile" in inputs else {}
     rates = {cell: entry["pass_rate"] for cell, entry in profile.items()}
     tasks = read_tasks(inputs, "train")
@@ -205,7 +265,7 @@ def _curricula(inputs: Inputs, make: Callable[..., Any], quotas: Mapping[str, in
             known = sorted({task.kind for task in tasks} | {task.family for task in tasks})
             raise ValueError(f"quotas.{name}: no such tasks in the data. Fix: one of {', '.join(known)}")
         curricula[name] = make()
-        curricula[name].start(mine, rates)
+        curricula[name].start(mine, {cell: rates[cell] for cell in {task.cell for task in mine} & rates.keys()})
     return curricula
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,14 +13,14 @@ from torch import Tensor
 from components.artifacts import read_jsonl
 from components.losses.sft import nll
 from components.models.chat import Encoded, encode_examples
-from components.models.checkpoint import load_latest, save_checkpoint
 from components.models.decoder import make_decoder
 from components.models.learner import Learner, batches
 from components.models.load import load_model, save_model
 from components.models.logprobs import token_logprobs
-from components.models.optim import make_optimizer
 from components.models.schedule import cosine
+from components.rng import stream
 from components.runtime import Inputs, Out
+from components.stages.train import train
 from components.types import Example
 
 
@@ -27,12 +29,13 @@ def sft(
     out: Out,
     *,
     files: Mapping[str, Sequence[str]],
+    optimizer: Callable[..., Any],
     epochs: int = 2,
     batch_size: int = 32,
     lr: float = 2e-3,
-    optimizer: str = "muon",
-    weight_decay: float = 0.01,
     max_examples: int | None = None,
+    token_exact: bool = True,
+    log_every: int = 20,
     checkpoint_every: int = 100,
 ) -> dict[str, float]:
     """Train on examples; loss = mean NLL per trained token of the whole batch; writes ``model/``.
@@ -41,55 +44,50 @@ def sft(
 
     Args:
         files: input name → files of examples in it.
+        optimizer: ``(named_parameters, lr=…)`` → optimiser.
         batch_size: examples per step, over all processes.
-        max_examples: the first so many after a shuffle, to train on less.
+        max_examples: train on so many of them, drawn at random.
+        token_exact: train on the tokens that were sampled; False tokenises the text again, for a model with another
+            tokenizer (distillation).
 
     Raises:
         ValueError: no examples.
     """
     network, tokenizer = load_model(inputs["model"].path / "model")
-    examples = [
-        Example.from_json(row) for name, parts in files.items() for part in parts for row in read_jsonl(inputs[name].path / part)
-    ]
-    if not examples:
-        raise ValueError(f"{out.name}: no examples in {dict(files)}. Fix: the stage that writes them kept none")
-    encoded = encode_examples(tokenizer, examples)
-    plan = [
-        batch
-        for epoch in range(epochs)
-        for batch in batches([len(e.prompt) + len(e.tokens) for e in encoded], batch_size, (out.seed, out.name, epoch), max_examples)
-    ]
-    learner = Learner(
-        network.named_parameters(),
-        optimizer=make_optimizer(optimizer, network, lr=lr, weight_decay=weight_decay, betas=(0.9, 0.98)),
-        schedule=cosine(len(plan), warmup=0.05, floor=0.1),
-        peers=out.peers,
-    )
+    encoded = encode_examples(tokenizer, _examples(inputs, out, files, max_examples, token_exact))
+    lengths = [len(example) for example in encoded]
+    plan = [part for epoch in range(epochs) for part in batches(lengths, batch_size, (out.seed, out.name, epoch))]
+    schedule = partial(cosine, total=len(plan), warmup=0.05, floor=0.1)
+    learner = Learner(network.named_parameters(), optimizer(network.named_parameters(), lr=lr), schedule, out.peers)
     decoder = make_decoder(network)
-    start = 0
-    if (saved := load_latest(out)) is not None:
-        network.load_state_dict(saved.tensors["model"])
-        learner.load_state(saved.tensors["learner"], saved.state["learner"])
-        start = saved.step
-    loss = float("nan")
-    for step in range(start, len(plan)):
+
+    def loss_of_step(step: int) -> Tensor:
         chosen = [encoded[i] for i in plan[step]]
-        tokens = sum(sum(e.mask) for e in chosen)
+        return example_loss(decoder, out.peers.shard(chosen), sum(sum(e.mask) for e in chosen), tokenizer.pad_token_id)
 
-        def closure(part: list[Encoded] = out.peers.shard(chosen), tokens: int = tokens) -> Tensor:
-            return example_loss(decoder, part, tokens, tokenizer.pad_token_id)
-
-        stats = learner.step([closure])
-        if step % 20 == 0 or step == len(plan) - 1:
-            loss = out.peers.sum(stats.loss)
-            out.log(step + 1, {"loss": loss, "lr": stats.lr, "grad_norm": stats.grad_norm})
-            out.progress(step + 1, len(plan), loss=loss)
-        if (step + 1) % checkpoint_every == 0 and step + 1 < len(plan):
-            save_checkpoint(out, step + 1, {"model": network.state_dict(), "learner": learner.state()[0]}, {"learner": learner.state()[1]})
-            out.raise_if_stopping()
+    loss = train(out, network, learner, len(plan), loss_of_step, log_every=log_every, checkpoint_every=checkpoint_every)
     if out.peers.is_main:
         save_model(network, tokenizer, out.path / "model")
-    return {"loss": loss, "examples": float(len(examples)), "steps": float(len(plan)), "epochs": float(epochs)}
+    return {"loss": loss, "examples": float(len(encoded)), "steps": float(len(plan)), "epochs": float(epochs)}
+
+
+def _examples(
+    inputs: Inputs, out: Out, files: Mapping[str, Sequence[str]], limit: int | None, token_exact: bool
+) -> list[Example]:
+    examples = [
+        Example.from_json(row)
+        for source, names in files.items()
+        for name in names
+        for row in read_jsonl(inputs[source].path / name)
+    ]
+    if not examples:
+        raise ValueError(
+            f"{out.name}: no examples in {dict(files)}. Fix: look at why the stage that writes them kept none"
+        )
+    if limit is not None:
+        stream(out.seed, out.name, "examples").shuffle(examples)
+        examples = examples[:limit]
+    return examples if token_exact else [replace(example, tokens=None, mask=None) for example in examples]
 
 
 def example_loss(decoder: Any, examples: Sequence[Encoded], tokens: int, pad: int) -> Tensor:

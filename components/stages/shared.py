@@ -24,7 +24,13 @@ class Policy:
     engine: Any
 
     def sample(
-        self, tasks: Sequence[Task], n: int, sampling: Sampling, environment: Any, address: tuple[int | str, ...], version: int = 0
+        self,
+        tasks: Sequence[Task],
+        n: int,
+        sampling: Sampling,
+        environment: Any,
+        address: tuple[int | str, ...],
+        version: int = 0,
     ) -> list[tuple[Rollout, ...]]:
         """n rollouts of each task; the i-th of a task is a function of (weights, address, task id, i) alone."""
         prompts = lambda task: render(self.tokenizer, task.messages)  # noqa: E731
@@ -43,7 +49,15 @@ def read_tasks(inputs: Inputs, split: str, source: str = "data") -> list[Task]:
 
 
 def sample_all(
-    policy: Policy, tasks: Sequence[Task], n: int, sampling: Sampling, environment: Any, out: Out, label: str, chunk: int = 128, address: tuple[int | str, ...] | None = None
+    policy: Policy,
+    tasks: Sequence[Task],
+    n: int,
+    sampling: Sampling,
+    environment: Any,
+    out: Out,
+    label: str,
+    chunk: int = 128,
+    address: tuple[int | str, ...] | None = None,
 ) -> list[tuple[Rollout, ...]]:
     """n rollouts of every task, the work shared by all peers, in the order of ``tasks`` on every rank.
 
