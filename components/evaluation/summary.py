@@ -56,8 +56,13 @@ def _rate(test: Callable[[Row], bool]) -> Callable[[Prompt], float]:
     return lambda prompt: sum(map(test, prompt)) / len(prompt)
 
 
+def is_right(row: Row) -> bool:
+    """Whether the answer is fully right; partial credit is for training, not for figures."""
+    return row["correct"] >= 1 - 1e-6
+
+
 def _right(prompt: Prompt) -> int:
-    return sum(bool(row["correct"]) for row in prompt)
+    return sum(map(is_right, prompt))
 
 
 def _answer(row: Row) -> str | None:
@@ -70,13 +75,13 @@ def _pass_at(k: int) -> Callable[[Prompt], float]:
 
 
 def _majority(prompt: Prompt) -> float:
-    return majority([_answer(row) for row in prompt], [float(row["correct"]) for row in prompt])
+    return majority([_answer(row) for row in prompt], [float(is_right(row)) for row in prompt])
 
 
 def metrics_for(k: int) -> list[Metric]:
     """All metrics of an evaluation with at least k samples of each prompt, in the order in which they are shown."""
     several = [Metric(f"pass@{k}", _pass_at(k), _reasoning), Metric(f"maj@{k}", _majority, _reasoning)] if k > 1 else []
-    correct = _mean("correct")
+    correct = _rate(is_right)
     return [
         Metric("pass@1", correct, _reasoning),
         *several,
@@ -98,15 +103,20 @@ def metrics_for(k: int) -> list[Metric]:
     ]
 
 
+_GREEDY = Metric("greedy", _rate(is_right), _reasoning)
+
+
 def _cell_metrics(k: int) -> list[Metric]:
     several = [Metric(f"pass@{k}", _pass_at(k))] if k > 1 else []
-    return [Metric("correct", _mean("correct")), *several, Metric("length", _mean("length"), share=False, better=0)]
+    return [Metric("correct", _rate(is_right)), *several, Metric("length", _mean("length"), share=False, better=0)]
 
 
-def _prompts(rows: Iterable[Row]) -> dict[str, list[Row]]:
+def _prompts(rows: Iterable[Row], greedy: bool = False) -> dict[str, list[Row]]:
+    """Rows by prompt: the samples, or the greedy answers (``sample`` -1)."""
     prompts: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
-        prompts[row["task_id"]].append(row)
+        if (row.get("sample", 0) < 0) == greedy:
+            prompts[row["task_id"]].append(row)
     return prompts
 
 
@@ -143,7 +153,7 @@ def summarise(rows: Iterable[Row]) -> dict[str, Any]:
 
     Args:
         rows: one per sample: task_id, family, level, kind, response, correct, format_ok, language, length (tokens),
-            finish; optionally verifier (else the family tells unsafe and benign requests), answer (else the text in
+            finish; ``sample`` -1 marks a greedy answer, which enters only the metric "greedy"; optionally verifier (else the family tells unsafe and benign requests), answer (else the text in
             the answer tags) and refused (else recognised by its wording).
 
     Returns:
@@ -152,7 +162,8 @@ def summarise(rows: Iterable[Row]) -> dict[str, Any]:
         level; ``prompts`` and ``samples`` per prompt. Every estimate's n counts prompts. A metric that no row is
         about is absent.
     """
-    prompts = _prompts(rows)
+    rows = list(rows)
+    prompts, greedy = _prompts(rows), _prompts(rows, greedy=True)
     k = _samples(prompts)
     split: dict[str, dict[str, dict[str, Prompt]]] = {"by_family": {}, "by_level": {}, "by_cell": {}}
     for task, prompt in prompts.items():
@@ -169,7 +180,7 @@ def summarise(rows: Iterable[Row]) -> dict[str, Any]:
     return {
         "prompts": len(prompts),
         "samples": k,
-        "metrics": _estimates(prompts, metrics_for(k)),
+        "metrics": {**_estimates(prompts, metrics_for(k)), **_estimates(greedy, [_GREEDY])},
         **parts,
         "length_slope": None if slope is None else slope.to_json(),
     }
@@ -182,17 +193,20 @@ def compare(before: Iterable[Row], after: Iterable[Row], *, address: tuple[int |
         metric → {effect, low, high, p, n, p_holm, verdict}. ``p_holm`` is adjusted for the number of metrics compared;
         ``verdict`` is "better", "worse", "changed" (where neither direction is good as such) or "same" (p_holm ≥ .05).
     """
+    before, after = list(before), list(after)
     first, second = _prompts(before), _prompts(after)
-    changes: dict[str, dict[str, Any]] = {}
     metrics = metrics_for(min(_samples(first), _samples(second)))
-    for metric in metrics:
-        strata = None if metric.strata is None else {task: metric.strata(prompt[0]) for task, prompt in second.items()}
+    pairs = [(metric, first, second) for metric in metrics]
+    pairs.append((_GREEDY, _prompts(before, greedy=True), _prompts(after, greedy=True)))
+    changes: dict[str, dict[str, Any]] = {}
+    for metric, old, new in pairs:
+        strata = None if metric.strata is None else {task: metric.strata(prompt[0]) for task, prompt in new.items()}
         change = paired_change(
-            _values(first, metric), _values(second, metric), address=address, strata=strata, share=metric.share
+            _values(old, metric), _values(new, metric), address=address, strata=strata, share=metric.share
         )
         if change is not None:
             changes[metric.name] = change.to_json()
-    direction = {metric.name: metric.better for metric in metrics}
+    direction = {metric.name: metric.better for metric, _, _ in pairs}
     for (name, change), p in zip(changes.items(), holm([c["p"] for c in changes.values()]), strict=True):
         change["p_holm"] = p
         signed = direction[name] * change["effect"]

@@ -46,6 +46,19 @@ def test_metrics_by_hand():
     assert metrics["safety_mean"]["n"] == 2
 
 
+def test_greedy_answers_stay_out_of_the_samples():
+    greedy = [row("a", False, sample=-1), row("b", True, family="gcd", level=1, sample=-1)]
+    with_greedy, without = summarise(ROWS + greedy), summarise(ROWS)
+    assert with_greedy["metrics"].pop("greedy")["value"] == 0.5
+    assert with_greedy == without
+    assert compare(ROWS + greedy, ROWS + greedy)["greedy"]["n"] == 2
+
+
+def test_partial_credit_is_not_a_right_answer():
+    metrics = summarise([row("a", 0.9), row("a", 1.0)])["metrics"]
+    assert (metrics["pass@1"]["value"], metrics["pass@2"]["value"]) == (0.5, 1.0)
+
+
 def test_breakdowns_cover_families_levels_and_cells():
     summary = summarise(ROWS)
     assert set(summary["by_family"]) == {"chain", "gcd", "unsafe", "benign"}
