@@ -153,8 +153,9 @@ def summarise(rows: Iterable[Row]) -> dict[str, Any]:
 
     Args:
         rows: one per sample: task_id, family, level, kind, response, correct, format_ok, language, length (tokens),
-            finish; ``sample`` -1 marks a greedy answer, which enters only the metric "greedy"; optionally verifier (else the family tells unsafe and benign requests), answer (else the text in
-            the answer tags) and refused (else recognised by its wording).
+            finish. ``sample`` -1 marks a greedy answer, which enters only the metric "greedy". Optional: verifier (else
+            the family tells unsafe and benign requests), answer (else the text in the answer tags), refused (else
+            recognised by its wording).
 
     Returns:
         ``metrics`` name → {value, low, high, n}; ``by_family``, ``by_level`` (reasoning only) and ``by_cell``
