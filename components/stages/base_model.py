@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from components.losses.aggregate import GlobalCounts
 from components.losses.sft import nll
 from components.models.decoder import make_decoder
 from components.models.learner import Learner
@@ -64,7 +65,9 @@ def base_model(
             batch = rows[step * batch_size : (step + 1) * batch_size]
             ids = batch[out.peers.rank :: out.peers.world_size]
             logp, _ = token_logprobs(decoder.hidden(ids[:, :-1]).flatten(0, 1), decoder.head, ids[:, 1:].flatten())
-            return nll(logp, torch.ones_like(logp), batch[:, 1:].numel())
+            return nll(
+                logp[None], torch.ones_like(logp[None]).bool(), GlobalCounts(len(batch), batch[:, 1:].numel(), 0)
+            )
 
         metrics["loss"] = train(
             out, network, learner, steps, loss_of_step, log_every=log_every, checkpoint_every=checkpoint_every

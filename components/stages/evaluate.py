@@ -61,7 +61,8 @@ def evaluate(
             "family": task.family,
             "level": task.level,
             "kind": task.kind,
-            "split": str(task.meta.get("split", "")),
+            "verifier": task.verifier,
+            "held_out": str(task.meta.get("held_out", "")),
             "sample": number if number < samples else -1,
             "prompt": task.prompt,
             "gold": task.answer,
@@ -70,7 +71,6 @@ def evaluate(
             "correct": float(accuracy(task, rollout)),
             "format_ok": float(format(task, rollout)),
             "language": float(language(task, rollout)),
-            "refused": bool(_refused(task.meta.get("refuse"), rollout.response)),
             "length": len(rollout.tokens),
             "finish": rollout.finish,
         }
@@ -82,7 +82,3 @@ def evaluate(
         write_rows(out.path / "answers.parquet", answers)
         write_json(out.path / "summary.json", summary)
     return {name: entry["value"] for name, entry in summary["metrics"].items() if entry["value"] is not None}
-
-
-def _refused(opening: str | None, response: str) -> bool:
-    return bool(opening) and (take_apart(response).answer or "").startswith(str(opening))

@@ -50,9 +50,7 @@ def profile(
         easiest.setdefault(cell.split("/")[0], entry["pass_rate"])
     for family, rate in easiest.items():
         if rate < hopeless:
-            out.say(
-                f"{family}: solved {rate:.1%} of the time at its easiest level: no signal for RL. Fix: more traces"
-            )
+            out.say(f"{family}: solved {rate:.1%} of the time at its easiest level: no signal for RL. Fix: more traces")
     return {
         "pass_rate": mean([e["pass_rate"] for e in cells.values()]),
         **{f"pass_rate/{c}": e["pass_rate"] for c, e in cells.items()},

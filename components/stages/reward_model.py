@@ -11,9 +11,10 @@ from torch import Tensor
 from components.artifacts import read_jsonl, write_json
 from components.evaluation.intervals import wilson
 from components.losses.preference import bradley_terry
+from components.models.batching import batches
 from components.models.chat import encode_examples
 from components.models.decoder import make_decoder
-from components.models.learner import Learner, batches
+from components.models.learner import Learner
 from components.models.load import load_model
 from components.models.reward_head import RewardModel
 from components.models.schedule import cosine
@@ -54,7 +55,7 @@ def reward_model(
     def loss_of_step(step: int) -> Tensor:
         mine = out.peers.shard([pairs[i] for i in plan[step]])
         scores = scorer([a for a, _ in mine] + [b for _, b in mine])
-        return bradley_terry(scores[: len(mine)], scores[len(mine) :]).sum() / len(plan[step])
+        return bradley_terry(scores[: len(mine)], scores[len(mine) :], pairs=len(plan[step]))[0]
 
     loss = train(out, scorer, learner, len(plan), loss_of_step, log_every=log_every, checkpoint_every=checkpoint_every)
     right = _ranked_right(scorer, _encode(tokenizer, test_pairs), out)

@@ -221,9 +221,7 @@ class _Rounds:
             if len(used) >= wanted:
                 break
         if len(used) < wanted:
-            self.run.out.say(
-                f"step {step + 1}: {len(used)} of {wanted} groups have signal after {1 + extra} rounds"
-            )
+            self.run.out.say(f"step {step + 1}: {len(used)} of {wanted} groups have signal after {1 + extra} rounds")
         return sampled, used[:wanted]
 
     def _round(self, step: int, number: int) -> list[Group]:

@@ -56,11 +56,11 @@ class Updater:
         for number in range(self.minibatches):
             mine = [i for i in range(len(groups)) if self._minibatch(i, total) == number]
             outcome = self.learner.step(step.losses(mine, seen))
-            skipped += outcome.skipped
+            skipped += outcome.skipped == "nonfinite"
         merged = stats.merge(part for rank in self.peers.gather(seen) for part in rank)
         self.state = dict(self.algorithm.observe(self.state, merged))
-        lr, norm = self.learner.last.lr, self.learner.last.grad_norm
-        return {**stats.summarise(merged), "lr": lr, "grad_norm": norm, "skipped": float(skipped), **self.state}
+        figures = {"lr": outcome.lr, "grad_norm": outcome.grad_norm, "updates_skipped": float(skipped)}
+        return {**stats.summarise(merged), **figures, **self.state}
 
     def _minibatch(self, position: int, total: int) -> int:
         """Minibatch of a local group: consecutive blocks of the (shuffled) step, whatever the number of ranks."""

@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 
 from components.artifacts import read_jsonl
+from components.losses.aggregate import GlobalCounts
 from components.losses.sft import nll
+from components.models.batching import batches
 from components.models.chat import Encoded, encode_examples
 from components.models.decoder import make_decoder
-from components.models.learner import Learner, batches
+from components.models.learner import Learner
 from components.models.load import load_model, save_model
 from components.models.logprobs import token_logprobs
 from components.models.schedule import cosine
@@ -101,4 +103,4 @@ def example_loss(decoder: Any, examples: Sequence[Encoded], tokens: int, pad: in
         mask[row, start:end] = torch.tensor(example.mask)
     trained = mask[:, 1:]
     logp, _ = token_logprobs(decoder.hidden(ids[:, :-1])[trained], decoder.head, ids[:, 1:][trained])
-    return nll(logp, torch.ones_like(logp), tokens)
+    return nll(logp[None], torch.ones_like(logp[None]).bool(), GlobalCounts(len(examples), tokens, 0))

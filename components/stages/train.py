@@ -39,7 +39,7 @@ def train(
         stats = learner.step([partial(loss_of_step, step)])
         last = step + 1 == steps
         if (step + 1) % log_every == 0 or last:
-            loss = out.peers.sum(stats.loss)
+            loss = stats.loss
             out.log(step + 1, {"loss": loss, "lr": stats.lr, "grad_norm": stats.grad_norm})
             out.progress(step + 1, steps, loss=loss)
         stopping = out.should_stop()
