@@ -17,7 +17,7 @@ class Batch:
     """B groups of G rollouts each, M = B·G rows.
 
     Attributes:
-        prompt_ids: left-padded prompts, one per group.
+        prompt_ids: right-padded prompts, one per group.
         prompt_len: their lengths.
         ids: right-padded response tokens, the policy's and the environment's.
         mask: True where the policy produced the token and it is trained on.
@@ -33,6 +33,11 @@ class Batch:
     length: Int[Tensor, " M"]
     group_size: int
 
+    @property
+    def group(self) -> Int[Tensor, " M"]:
+        """Position of each row's prompt."""
+        return torch.arange(len(self.prompt_len)).repeat_interleave(self.group_size)
+
     def rows(self, groups: Sequence[int]) -> Int[Tensor, " m"]:
         """Rows of the rollouts of these groups."""
         first = torch.tensor(groups, dtype=torch.long)[:, None] * self.group_size
@@ -44,7 +49,7 @@ class Batch:
         prompt_len, length = self.prompt_len[list(groups)], self.length[rows]
         width = int(length.max())
         return Batch(
-            self.prompt_ids[list(groups), self.prompt_ids.shape[1] - int(prompt_len.max()) :],
+            self.prompt_ids[list(groups), : int(prompt_len.max())],
             prompt_len,
             self.ids[rows, :width],
             self.mask[rows, :width],
@@ -71,7 +76,7 @@ def make_batch(groups: Sequence[Group], pad: int) -> Batch:
     width, length = max(map(len, prompts)), max(1, *(len(rollout.tokens) for rollout, _ in pairs))
     prompt_ids = torch.full((len(groups), width), pad, dtype=torch.long)
     for row, prompt in enumerate(prompts):
-        prompt_ids[row, width - len(prompt) :] = torch.tensor(prompt)
+        prompt_ids[row, : len(prompt)] = torch.tensor(prompt)
     ids = torch.full((len(pairs), length), pad, dtype=torch.long)
     mask = torch.zeros(len(pairs), length, dtype=torch.bool)
     logp_old = torch.zeros(len(pairs), length)

@@ -64,7 +64,7 @@ def base_model(
         def loss_of_step(step: int) -> Tensor:
             batch = rows[step * batch_size : (step + 1) * batch_size]
             ids = batch[out.peers.rank :: out.peers.world_size]
-            logp, _ = token_logprobs(decoder.hidden(ids[:, :-1]).flatten(0, 1), decoder.head, ids[:, 1:].flatten())
+            logp = token_logprobs(decoder.hidden(ids[:, :-1]).flatten(0, 1), decoder.head, ids[:, 1:].flatten())
             return nll(
                 logp[None], torch.ones_like(logp[None]).bool(), GlobalCounts(len(batch), batch[:, 1:].numel(), 0)
             )

@@ -7,7 +7,7 @@ from typing import Any
 
 from components.artifacts import write_json
 from components.evaluation.metrics import pass_at_k
-from components.rollout.protocol import Sampling
+from components.rollout.sampling import Sampling
 from components.runtime import Inputs, Out
 from components.stages.shared import by_cell, load_policy, mean, read_tasks, sample_all
 

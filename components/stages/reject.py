@@ -8,7 +8,7 @@ from typing import Any
 
 from components.artifacts import write_json, write_jsonl
 from components.rng import stream
-from components.rollout.protocol import Sampling
+from components.rollout.sampling import Sampling
 from components.runtime import Inputs, Out
 from components.stages.shared import load_policy, read_tasks, sample_all
 from components.types import Example, Rollout, Task

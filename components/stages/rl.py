@@ -23,7 +23,7 @@ from components.models.learner import Learner
 from components.models.load import save_model
 from components.models.schedule import linear
 from components.rng import stream
-from components.rollout.protocol import Sampling
+from components.rollout.sampling import Sampling
 from components.rollout.record import rows, write_rows
 from components.runtime import Inputs, Out
 from components.stages.rl_update import Updater
@@ -105,7 +105,7 @@ def rl(
         sampled, used = rounds(step)
         between = perf_counter()
         figures = updater(out.peers.shard(used), len(used)) if len(used) >= out.peers.world_size else {}
-        policy.engine.load(network)
+        policy.engine.load(network.state_dict())
         run.refresh_reference(step + 1)
         run.log(step, sampled, used, figures, {"rollout": between - began, "update": perf_counter() - between})
         stopping = out.should_stop()
@@ -179,7 +179,7 @@ class _Run:
         if (saved := load_latest(self.out)) is None:
             return 0
         self.policy.model.load_state_dict(saved.tensors["model"])
-        self.policy.engine.load(self.policy.model)
+        self.policy.engine.load(self.policy.model.state_dict())
         self.updater.learner.load_state(saved.tensors["learner"], saved.state["learner"])
         self.updater.state = saved.state["algorithm"]
         if "reference" in saved.tensors:

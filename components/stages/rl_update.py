@@ -15,7 +15,7 @@ from components.losses import stats
 from components.losses.aggregate import GlobalCounts
 from components.losses.policy import Algorithm
 from components.models.learner import Learner
-from components.models.logprobs import token_logprobs
+from components.models.logprobs import token_logprobs_and_entropy
 from components.rollout.batch import Batch, make_batch, micro_batches
 from components.runtime import Peers
 from components.types import Group
@@ -68,16 +68,16 @@ class Updater:
 
     def logp(self, decoder: Any, batch: Batch) -> tuple[Float[Tensor, "M C"], Float[Tensor, "M C"] | None]:
         """Log-probability (and entropy, if the algorithm asks for it) of every trained token, 0 elsewhere."""
-        hidden = decoder.hidden_shared(batch.prompt_ids, batch.prompt_len, batch.ids, batch.group_size)
-        flat, entropy = token_logprobs(
+        hidden = decoder.hidden_shared(batch.prompt_ids, batch.prompt_len, batch.ids, batch.group)
+        flat, entropy = token_logprobs_and_entropy(
             hidden[batch.mask],
             decoder.head,
             batch.ids[batch.mask],
             temperature=self.temperature,
-            with_entropy=self.algorithm.needs_entropy,
+            entropy=self.algorithm.needs_entropy,
         )
         spread = partial(torch.zeros(batch.ids.shape).masked_scatter, batch.mask)
-        return spread(flat), None if entropy is None else spread(entropy)
+        return spread(flat), spread(entropy) if self.algorithm.needs_entropy else None
 
 
 class _Step:

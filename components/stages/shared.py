@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from components.artifacts import read_jsonl
-from components.models.chat import render
+from components.models.chat import render_all
 from components.models.load import load_model
 from components.rollout.collect import collect
-from components.rollout.protocol import Sampling
+from components.rollout.sampling import Sampling
 from components.runtime import Inputs, Out
 from components.types import Rollout, Task
 
@@ -33,8 +33,19 @@ class Policy:
         version: int = 0,
     ) -> list[tuple[Rollout, ...]]:
         """n rollouts of each task; the i-th of a task is a function of (weights, address, task id, i) alone."""
-        prompts = lambda task: render(self.tokenizer, task.messages)  # noqa: E731
-        return collect(self.engine, self.tokenizer, prompts, tasks, n, sampling, environment, address, version)
+        conversations = [task.messages for task in tasks]
+        rendered = dict(zip(conversations, render_all(self.tokenizer, conversations), strict=True))
+        return collect(
+            self.engine,
+            self.tokenizer,
+            lambda _, messages: rendered[tuple(messages)],
+            tasks,
+            n,
+            sampling,
+            environment,
+            address=address,
+            policy_version=version,
+        )
 
 
 def load_policy(inputs: Inputs, engine: Callable[..., Any], source: str = "model") -> Policy:
