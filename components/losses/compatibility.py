@@ -45,8 +45,8 @@ def _levels(algorithm: "Algorithm") -> Iterator[str]:
     where = base(algorithm.aggregate)
     if whole and not detached and where in (aggregate.token_mean, aggregate.constant, aggregate.sequence_sum):
         yield (
-            f"ratio={name_of(algorithm.ratio)}, surrogate={name_of(algorithm.surrogate)}, aggregate={name_of(where)}: the loss of "
-            "a whole sequence stands at each of its tokens, so summing over tokens weighs a rollout by its length. "
+            f"ratio={name_of(algorithm.ratio)}, surrogate={name_of(algorithm.surrogate)}, aggregate={name_of(where)}: "
+            "the loss of a whole sequence stands at each of its tokens, so summing weighs a rollout by its length. "
             "Use aggregate sequence_mean, or ratio sequence_token."
         )
     if base(algorithm.surrogate) is surrogate.gmpo and base(algorithm.ratio) is not ratio.token:
@@ -101,9 +101,10 @@ def _kl(algorithm: "Algorithm", beta: float | None) -> Iterator[str]:
 
 
 def _rest(algorithm: "Algorithm", group_size: int | None) -> Iterator[str]:
-    if group_size is not None and group_size < 2 and base(algorithm.advantage) in _GROUP_RELATIVE:
+    alone = group_size is not None and group_size < 2
+    if alone and base(algorithm.advantage) in _GROUP_RELATIVE:
         yield (
-            f"advantage={name_of(algorithm.advantage)} with group_size={group_size}: a rollout compared with itself has "
+            f"advantage={name_of(algorithm.advantage)} with group_size={group_size}: a rollout beside itself has "
             "advantage 0. Use 2 or more (8 is usual)."
         )
     if algorithm.needs_critic and algorithm.critic is None:
