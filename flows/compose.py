@@ -64,7 +64,7 @@ class Config:
         from omegaconf import OmegaConf
 
         merged = OmegaConf.create({**self.raw, group: content})
-        return _guard(group, lambda: OmegaConf.to_container(merged, resolve=True)[group], self.raw)
+        return _guard(group, lambda: _plain(merged, resolve=True)[group], self.raw)
 
     def option(self, group: str, option: str) -> Any:
         """Content of ``<group>/<option>.yaml``, unresolved."""
