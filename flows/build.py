@@ -78,10 +78,11 @@ def _spec(config: Config, name: str, node: Any, patch: Mapping[str, Any]) -> Sta
                 fix="name the stage's function, e.g. components.stages.sft.sft",
             )
         )
-    node = copy.deepcopy(dict(node))
-    launcher = node.setdefault("launcher", copy.deepcopy(config.root.get("launcher") or {}))
+    groups, rest = _own_groups(config, name, node, patch)
+    node = copy.deepcopy(dict(config.stage_with(name, groups) if groups else node))
+    node.setdefault("launcher", copy.deepcopy(config.root.get("launcher") or {}))
     node.setdefault("inputs", {})
-    node = _patched(config, f"stage {name}", "", node, patch)
+    node = _patched(config, f"stage {name}", "", node, rest)
     launcher, inputs = node["launcher"], node["inputs"] or {}
     if not isinstance(inputs, Mapping) or not all(isinstance(source, str) for source in inputs.values()):
         raise BadInput(
@@ -101,6 +102,35 @@ def _spec(config: Config, name: str, node: Any, patch: Mapping[str, Any]) -> Sta
         seed=node.get("seed", config.root.get("seed", 0)),
         launcher=launcher or {},
     )
+
+
+def _own_groups(
+    config: Config, name: str, node: Mapping[str, Any], patch: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Groups the stage refers to and the patch changes for it alone (``cold_start.model=…``), and the other patches.
+
+    An option goes to every reference the stage makes to the group, whatever the setting is called. So does a key below
+    a group that isn't also the name of a setting; else it is the setting's.
+    """
+    groups, rest = {}, {}
+    for key, value in patch.items():
+        below = value if isinstance(value, Mapping) else {OPTION: value} if isinstance(value, str) else {}
+        is_own = key in config.groups and key in config.references.get(name, ())
+        if not is_own or not (OPTION in below or (below and key not in node)):
+            rest[key] = value
+            continue
+        content = config.raw[key]
+        if OPTION in below:
+            if problem := config.groups.check(key, str(below[OPTION]), f"stage {name}", key):
+                raise BadInput(problem)
+            content = config.option(key, below[OPTION])
+        changes = {k: v for k, v in below.items() if k != OPTION}
+        if key in node:
+            rest |= {key: changes} if changes else {}
+        else:
+            content = _patched(config, f"stage {name}", key, content, changes)
+        groups[key] = content
+    return groups, rest
 
 
 def _patched(config: Config, where: str, path: str, node: Any, patch: Any) -> Any:
@@ -154,7 +184,7 @@ def _unknown(where: str, path: str, key: str, node: Mapping[str, Any]) -> Proble
 def _option(config: Config, where: str, path: str, group: str, option: str) -> Any:
     if problem := config.groups.check(group, str(option), where, path):
         raise BadInput(problem)
-    return config.load_option(group, option)
+    return config.resolved(group, config.option(group, option))
 
 
 def _ordered(where: str, specs: Mapping[str, StageSpec]) -> list[StageSpec]:

@@ -26,7 +26,7 @@ class Config:
     Attributes:
         root: plain containers, references resolved; secrets are ``{_env_: "${NAME}"}`` nodes that only
             `flows.build.build` opens. Values that must still be given are "???".
-        unresolved: the same before references were resolved, as yaml text without secrets; fit for logs.
+        raw: the same before references were resolved.
         choices: which option each group has.
         references: for each stage, the root keys that its node refers to.
         config_dir: the user's own configuration directory.
@@ -34,7 +34,7 @@ class Config:
     """
 
     root: Mapping[str, Any]
-    unresolved: str
+    raw: Mapping[str, Any]
     choices: Mapping[str, str]
     references: Mapping[str, frozenset[str]]
     groups: Groups
@@ -45,17 +45,36 @@ class Config:
     def pipeline(self) -> str:
         return str(self.choices.get("pipeline", "?"))
 
-    def load_option(self, group: str, option: str) -> Any:
-        """Plain content of ``<group>/<option>.yaml``, its references resolved in this configuration."""
-        import hydra
+    @property
+    def unresolved(self) -> str:
+        """The configuration as yaml, with references and without secrets: fit for logs."""
         from omegaconf import OmegaConf
+
+        return OmegaConf.to_yaml(OmegaConf.create(dict(self.raw)))
+
+    def stage_with(self, stage: str, groups: Mapping[str, Any]) -> Any:
+        """The stage's node, resolved as if these groups had this (unresolved) content."""
+        from omegaconf import OmegaConf
+
+        merged = OmegaConf.create({**self.raw, **groups})
+        return _guard(f"stage {stage}", lambda: _plain(merged.stages[stage], resolve=True), self.raw)
+
+    def resolved(self, group: str, content: Any) -> Any:
+        """What a group's (unresolved) content is in this configuration."""
+        from omegaconf import OmegaConf
+
+        merged = OmegaConf.create({**self.raw, group: content})
+        return _guard(group, lambda: OmegaConf.to_container(merged, resolve=True)[group], self.raw)
+
+    def option(self, group: str, option: str) -> Any:
+        """Content of ``<group>/<option>.yaml``, unresolved."""
+        import hydra
 
         with _hydra(self.config_dir) as searchpath:
             loaded = _guard(
                 f"{group}/{option}.yaml", lambda: hydra.compose(overrides=[searchpath, f"+{group}={option}"])
             )
-        merged = OmegaConf.create({**self.root, **hide_secrets(_plain(loaded, resolve=False))})
-        return _guard(f"{group}/{option}.yaml", lambda: _plain(merged, resolve=True))[group]
+        return hide_secrets(_plain(loaded, resolve=False)).get(group)
 
 
 def compose(overrides: Sequence[str] = (), config_dir: Path | None = None) -> Config:
@@ -89,7 +108,7 @@ def compose(overrides: Sequence[str] = (), config_dir: Path | None = None) -> Co
     safe = OmegaConf.create(raw)
     return Config(
         root=_guard("configuration", lambda: _plain(safe, resolve=True), raw),
-        unresolved=OmegaConf.to_yaml(safe),
+        raw=raw,
         choices=choices,
         references=_references(raw),
         groups=groups,

@@ -16,7 +16,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 from flows.build import ALLOWED, SPECIAL, is_allowed
 from flows.checks import component_problems, figure_problems
@@ -24,7 +24,12 @@ from flows.errors import BadInput, Problem, did_you_mean, short
 from flows.signature import NODE_KEYS, Component, NoSuchTarget, Parameter, Signature, read_signature
 from flows.stage import StageSpec
 
+if TYPE_CHECKING:
+    from flows.compose import Config
+
 _STAGE_ARGUMENTS = ("inputs", "out")
+ORCHESTRATORS = ("prefect", "inline")
+_EXAMPLES = {"seed": "0", "artifacts": "artifacts", "allow": "[my_package]"}
 _ROOM = 200 * 2**20  # bytes; less than this can't hold one run of the tiny default
 
 
@@ -45,6 +50,31 @@ def preflight(
     if problems:
         raise BadInput(_told_once(problems))
     return checked
+
+
+def preflight_run(config: Config) -> None:
+    """Check what concerns the run as a whole. Raises BadInput."""
+    root, where = config.root, "configuration"
+    problems = []
+    for key, kind, text in (
+        ("seed", int, "a whole number"),
+        ("artifacts", str, "a directory"),
+        ("allow", list, "a list of packages"),
+    ):
+        if type(root.get(key)) is not kind:
+            problems.append(
+                Problem(where, key, f"expects {text}", got=root.get(key), fix=f"set {key}={_EXAMPLES[key]}")
+            )
+    if (name := root.get("orchestrator")) not in ORCHESTRATORS:
+        problems.append(
+            Problem(where, "orchestrator", "no such orchestrator", got=name, fix=did_you_mean(str(name), ORCHESTRATORS))
+        )
+    if problems:
+        raise BadInput(problems)
+    if isinstance(tracking := root.get("tracking"), Mapping) and tracking:
+        problems = check_node(where, "tracking", tracking, (*ALLOWED, *root["allow"]))[0]
+    if problems:
+        raise BadInput(problems)
 
 
 def check_node(
