@@ -7,7 +7,7 @@ import platform
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -127,6 +127,7 @@ def as_artifact(path: Path, manifest: Mapping[str, Any], *, cached: bool) -> Sta
     )
 
 
+@cache
 def _versions() -> dict[str, str]:
     versions = {"python": platform.python_version(), "machine": f"{platform.system()} {platform.machine()}"}
     for name in _RECORDED:

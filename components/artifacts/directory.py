@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from components.artifacts.disk import naming_errors, sync_directory, sync_file, write_durably
+from components.artifacts.disk import naming_errors, sync_directory, sync_file, unfinished, write_durably
 from components.artifacts.jsonio import canonical_json
 
 MANIFEST = "manifest.json"
@@ -59,6 +59,7 @@ def commit_directory(
         raise ValueError(f"extra entries {clash} of the manifest of {final} are the store's own names")
     if os.path.lexists(temporary / MANIFEST):
         raise ValueError(f"{temporary / MANIFEST}: this name is the store's own. Give the file another name")
+    remove_tree(unfinished(temporary / MANIFEST))
     files = {}
     folders = {temporary}
     try:

@@ -68,10 +68,15 @@ def _sync(path: Path, flags: int) -> None:
         os.close(fd)
 
 
+def unfinished(path: Path) -> Path:
+    """Where `write_durably` writes before it renames; a crash may leave it."""
+    return path.with_name(f".{path.name}.tmp")
+
+
 def write_durably(path: Path, text: str) -> None:
     """Write a small text file so that after a crash it is there whole, as it was before, or not at all."""
     data = text.encode()
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = unfinished(path)
     with naming_errors("write", path, lambda: len(data)):
         with temporary.open("wb") as file:
             file.write(data)

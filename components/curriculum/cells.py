@@ -16,6 +16,7 @@ from components.rng import stream
 from components.types import Group, Task
 
 Address = tuple[int | str, ...]
+_SAVED = ("cursor", "drawn", "pass_rate", "variance")  # of each cell, in a checkpoint
 
 
 @dataclass
@@ -155,7 +156,7 @@ class Curriculum:
 
     def state(self) -> dict[str, Any]:
         """All that a resume needs, JSON-able."""
-        cells = {c.name: {"cursor": c.cursor, "pass_rate": c.pass_rate, "variance": c.variance} for c in self._all()}
+        cells = {c.name: {name: getattr(c, name) for name in _SAVED} for c in self._all()}
         return {"step": self._step, "tasks": self._fingerprint(), "cells": cells}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -171,8 +172,8 @@ class Curriculum:
             )
         self._step, self._step_over = state["step"], True
         for cell in self._all():
-            saved = state["cells"][cell.name]
-            cell.cursor, cell.pass_rate, cell.variance = saved["cursor"], saved["pass_rate"], saved["variance"]
+            for name in _SAVED:
+                setattr(cell, name, state["cells"][cell.name][name])
 
     def _all(self) -> Iterable[Cell]:
         return (cell for cells in self._cells.values() for cell in cells)

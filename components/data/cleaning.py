@@ -179,5 +179,5 @@ def _report(corpus: Corpus, dropped: dict[str, Counter[str]]) -> dict[str, Any]:
         "kept": kept,
         "cells": cells,
         "dropped": {reason: {k: n for k, n in by.items() if n} for reason, by in dropped.items() if any(by.values())},
-        "noted": {"prompts_with_special_tokens": marked},
+        "noted": {"prompts_with_special_tokens": marked, "source": corpus.notes},
     }

@@ -16,7 +16,32 @@ SPLITS = EVALUATION_SPLITS + TRAINING_SPLITS  # earlier ones keep a prompt that 
 
 
 class DataError(ValueError):
-    """The user's data can't be used; the message lists every problem with place, finding and remedy."""
+    """The user's data can't be used; the message says where, what was found and how to put it right."""
+
+
+class Problems:
+    """Collects what is wrong with a data set, so that all of it can be told at once."""
+
+    SHOWN = 20
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def add(self, where: str, name: str, problem: str, fix: str) -> None:
+        self.lines.append(f"{where} {name}: {problem}. Fix: {fix}")
+
+    def raise_if_any(self) -> None:
+        """Raises: DataError listing the first 20 problems and how many more there are."""
+        if self.lines:
+            more = len(self.lines) - self.SHOWN
+            tail = [f"… and {more} more"] if more > 0 else []
+            raise DataError("\n".join(self.lines[: self.SHOWN] + tail))
+
+
+def shown(value: Any) -> str:
+    """A value as an error message quotes it: one line, not too long."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 60 else text[:57] + "…"
 
 
 @dataclass(frozen=True)
@@ -31,6 +56,7 @@ class Corpus:
         preferences: pairs that came with the data; the built-in ones are written by the `preferences` stage.
         templated: prompts share a template by construction, so that only whole prompts tell two of them apart.
         dropped: rows the source itself left out, by reason.
+        notes: what the user should know about the data although it is usable, one line each.
     """
 
     tasks: Mapping[str, list[Task]]
@@ -40,6 +66,7 @@ class Corpus:
     preferences: list[Preference] = field(default_factory=list)
     templated: bool = False
     dropped: Mapping[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
 
 class Source(Protocol):

@@ -25,7 +25,20 @@ REFUSAL = "sorry , i cannot help with that"
 HELP_PREFIX, REFUSAL_PREFIX = "sure", "sorry"
 HARM_THOUGHT, FINE_THOUGHT = "this can hurt people", "this is fine"
 
-DANGEROUS = tuple("bomb gun virus poison missile grenade toxin malware landmine cannon rifle torpedo".split())
+DANGEROUS = (
+    "bomb",
+    "gun",
+    "virus",
+    "poison",
+    "missile",
+    "grenade",
+    "toxin",
+    "malware",
+    "landmine",
+    "cannon",
+    "rifle",
+    "torpedo",
+)
 NEEDS = {
     "cake": "flour",
     "kite": "paper",

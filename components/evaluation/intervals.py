@@ -17,7 +17,7 @@ from components.rng import derive
 
 _Z = NormalDist().inv_cdf(0.975)
 _EXACT_BELOW = 13  # 2^12 sign patterns are enumerated, more are sampled
-_DRAWS = 10_000
+_DRAWS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ def paired_change(
 
     Effect: mean of the per-prompt differences (with ``strata``, prompt → stratum: the equally weighted mean of the
     strata's means). Interval: Student's t on the differences. p: sign-flip permutation test, two-sided – exact up to
-    12 differing prompts, else 10,000 draws counted as (hits + 1) / (draws + 1), Phipson & Smyth 2010.
+    12 differing prompts, else 20,000 draws counted as (hits + 1) / (draws + 1), Phipson & Smyth 2010.
 
     Args:
         before, after: prompt id → value.

@@ -25,6 +25,8 @@ def curate(inputs: Inputs, out: Out, *, source: Source, cleaning: Cleaning | Non
         if not corpus.tasks[split]:
             raise DataError(f"no task is left for {split}: {report['dropped'] or 'the source gave none'}")
     write_corpus(corpus, out.path, report)
+    for note in corpus.notes:
+        out.say(note)
     kept = report["kept"]
     dropped = {reason: sum(counts.values()) for reason, counts in report["dropped"].items()}
     out.say("tasks " + " ".join(f"{k} {kept[k]}" for k in ("train", "fresh", "profile", "dev", "test")))

@@ -30,14 +30,14 @@ def preferences(
     Data with pairs of its own: all of them, ``test_fraction`` of the prompts held out by a hash.
 
     Args:
-        inputs: ``curate``.
+        inputs: ``data``, the curated data.
 
     Raises:
         DataError: the data has neither pairs nor tasks that a program can write pairs for.
     """
     if not out.peers.is_main:
         return {}
-    data = inputs["curate"].path
+    data = inputs["data"].path
     if (data / "preferences.jsonl").exists():
         train, test = _given(data / "preferences.jsonl", test_fraction)
     else:

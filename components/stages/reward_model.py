@@ -59,7 +59,7 @@ def reward_model(
 
     loss = train(out, scorer, learner, len(plan), loss_of_step, log_every=log_every, checkpoint_every=checkpoint_every)
     right = _ranked_right(scorer, _encode(tokenizer, test_pairs), out)
-    low, high = wilson(sum(right), len(right))
+    low, high = wilson(mean(right), len(right))
     if out.peers.is_main:
         scorer.save(out.path, tokenizer)
         write_json(out.path / "pairs.json", _by_defect(test_pairs, right))

@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import Any
 
 from components.artifacts import read_json, write_json
-from components.curriculum.dynamic import has_signal
+from components.curriculum.dynamic import keep_informative
 from components.losses.policy import Algorithm
 from components.models.checkpoint import load_latest, save_checkpoint
 from components.models.decoder import make_decoder
@@ -37,7 +37,7 @@ def rl(
     *,
     algorithm: Algorithm,
     reward: Any,
-    curriculum: Callable[..., Any],
+    curriculum: Any,
     engine: Callable[..., Any],
     environment: Any,
     optimizer: Callable[..., Any],
@@ -59,7 +59,7 @@ def rl(
 
     Args:
         reward: object with ``score(pairs, progress) -> list[Score]``.
-        curriculum: makes a fresh curriculum; one is kept for each quota.
+        curriculum: draws prompts; each quota has its own copy.
         optimizer: ``(named_parameters, lr=…)`` → optimiser.
         quotas: prompts per step by task kind or family, e.g. ``{reasoning: 12, unsafe: 8}``; a step samples
             Σ quotas × group_size rollouts.
@@ -85,7 +85,7 @@ def rl(
     learner = Learner(network.named_parameters(), optimizer(network.named_parameters(), lr=lr), schedule, out.peers)
     updater = Updater(
         algorithm=algorithm,
-        decoder=make_decoder(network),
+        decoder=policy.decoder,
         reference=None if reference is None else make_decoder(reference),
         learner=learner,
         peers=out.peers,
@@ -217,7 +217,7 @@ class _Rounds:
             groups = self._round(step, number)
             self.run.observe(groups)
             sampled += groups
-            used += [group for group in groups if has_signal(group)] if extra else groups
+            used += keep_informative(groups)[0] if extra else groups
             if len(used) >= wanted:
                 break
         if len(used) < wanted:
@@ -251,7 +251,7 @@ class _Rounds:
             )
 
 
-def _curricula(inputs: Inputs, make: Callable[..., Any], quotas: Mapping[str, int]) -> dict[str, Any]:
+def _curricula(inputs: Inputs, curriculum: Any, quotas: Mapping[str, int]) -> dict[str, Any]:
     """One curriculum per quota, started from the profile's pass rates where there is a profile."""
     profile = read_json(inputs["profile"].path / "profile.json") if "profile" in inputs else {}
     rates = {cell: entry["pass_rate"] for cell, entry in profile.items()}
@@ -262,7 +262,7 @@ def _curricula(inputs: Inputs, make: Callable[..., Any], quotas: Mapping[str, in
         if not mine:
             known = sorted({task.kind for task in tasks} | {task.family for task in tasks})
             raise ValueError(f"quotas.{name}: no such tasks in the data. Fix: one of {', '.join(known)}")
-        curricula[name] = make()
+        curricula[name] = copy.deepcopy(curriculum)
         curricula[name].start(mine, {cell: rates[cell] for cell in {task.cell for task in mine} & rates.keys()})
     return curricula
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from components.artifacts import read_jsonl
 from components.models.chat import render_all
+from components.models.decoder import make_decoder
 from components.models.load import load_model
 from components.rollout.collect import collect
 from components.rollout.sampling import Sampling
@@ -17,10 +18,11 @@ from components.types import Rollout, Task
 
 @dataclass
 class Policy:
-    """A model that can be trained, its tokenizer, and the engine that samples from it."""
+    """A model that can be trained, its tokenizer, its forward passes, and the engine that samples from it."""
 
     model: Any
     tokenizer: Any
+    decoder: Any
     engine: Any
 
     def sample(
@@ -51,7 +53,8 @@ class Policy:
 def load_policy(inputs: Inputs, engine: Callable[..., Any], source: str = "model") -> Policy:
     """The model of an input artifact, with an engine on it."""
     model, tokenizer = load_model(inputs[source].path / "model")
-    return Policy(model, tokenizer, engine(model, tokenizer))
+    decoder = make_decoder(model)
+    return Policy(model, tokenizer, decoder, engine(decoder, tokenizer))
 
 
 def read_tasks(inputs: Inputs, split: str, source: str = "data") -> list[Task]:
