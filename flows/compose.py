@@ -210,4 +210,5 @@ def _references(raw: Mapping[str, Any]) -> dict[str, frozenset[str]]:
                 todo |= direct(raw[key])
         return frozenset(seen)
 
-    return {name: reached(node) for name, node in (raw.get("stages") or {}).items()}
+    patches = raw.get("only") or {}
+    return {name: reached([node, patches.get(name)]) for name, node in (raw.get("stages") or {}).items()}
