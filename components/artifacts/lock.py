@@ -1,0 +1,87 @@
+"""An exclusive lock between processes that cannot go stale: the kernel frees a flock when its last holder dies."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+from components.artifacts.disk import naming_errors
+
+_POLL_S = 0.05
+
+
+def acquire(path: Path, what: str, on_wait: Callable[[str], None] | None = None, *, block: bool = True) -> int | None:
+    """Take the lock file at ``path`` and return its descriptor; closing every copy of it releases the lock.
+
+    Args:
+        what: what is being locked, for messages.
+        on_wait: told whom we wait for (pid, host, since), again whenever the holder changes.
+        block: if False and the lock is taken, return None at once.
+
+    The descriptor is closed on exec, so that no unrelated child keeps the lock. A forked child shares it.
+
+    Raises: OSError if the lock file cannot be made or the file system has no locks.
+    """
+    with naming_errors("lock", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        told, tries = "", 0
+        while not _try_lock(fd, path):
+            if not block:
+                os.close(fd)
+                return None
+            tries += 1
+            if tries > 1 and on_wait is not None and (holder := _holder(path)) != told:
+                told = holder
+                on_wait(f"waiting for {holder}, which is working on {what}")
+            time.sleep(_POLL_S)
+        me = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": time.time()}).encode()
+        with naming_errors("write", path, lambda: len(me)):
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, me, 0)
+        return fd
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def _try_lock(fd: int, path: Path) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno in (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS):
+            remedy = "Put the artifacts on a local disk (artifacts=PATH)"
+            raise OSError(error.errno, f"{path}: this file system has no locks ({error.strerror}). {remedy}") from error
+        raise
+    return True
+
+
+def _holder(path: Path) -> str:
+    try:
+        holder = json.loads(path.read_text())
+        pid, host, since = int(holder["pid"]), str(holder["host"]), float(holder["since"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"
+    ended = host == socket.gethostname() and not _alive(pid)
+    started = datetime.fromtimestamp(since).strftime("%Y-%m-%d %H:%M:%S")
+    return f"pid {pid} on {host}, since {started}" + (" (it has ended; processes it started have not)" if ended else "")
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

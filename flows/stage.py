@@ -1,0 +1,217 @@
+"""One stage: what it is made of, the key that follows from it, and reuse, resume or build."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from components.artifacts import ArtifactStore, Claim, canonical_json, check_name, last_step
+from components.runtime import StageArtifact
+from flows.explain import changes, one_line
+from flows.source import digest_of, source_files
+
+# Settings that say where and how a stage runs, not what comes out. At any depth they stay out of keys and manifests.
+RUN_ONLY: frozenset[str] = frozenset(
+    {
+        *("device", "devices", "workers", "num_workers", "world_size", "threads", "concurrency"),
+        *("logging", "log_every", "progress", "verbose"),
+        *("checkpoint_every", "keep_checkpoints", "cache_dir"),
+        *("micro_batch_tokens", "max_batch"),
+        *("api_key",),
+    }
+)
+
+KEY_VERSION = 1
+Parents = Mapping[str, StageArtifact]
+Say = Callable[[str], None]
+Emit = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class StageSpec:
+    """A stage of a pipeline, resolved.
+
+    Attributes:
+        name: unique in the pipeline; also the first part of the artifact's path and of every random address.
+        target: dotted path of the stage function ``fn(inputs, out, **settings) -> metrics``.
+        inputs: input name → name of the stage whose artifact it is.
+        settings: JSON values; nodes to be built still with their ``_target_``.
+        seed: of the run.
+        launcher: node that says where it runs; never part of the key.
+    """
+
+    name: str
+    target: str
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    launcher: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_name(self.name, "stage")
+
+
+def key_settings(value: Any) -> Any:
+    """Settings without `RUN_ONLY` names, at any depth, as plain lists and dicts."""
+    if isinstance(value, Mapping):
+        return {name: key_settings(item) for name, item in value.items() if name not in RUN_ONLY}
+    if isinstance(value, list | tuple):
+        return [key_settings(item) for item in value]
+    return value
+
+
+def targets(spec: StageSpec) -> list[str]:
+    """The stage function and every ``_target_`` in its settings: the code it runs."""
+    return sorted({spec.target, *_targets_in(key_settings(spec.settings))})
+
+
+def _targets_in(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        if isinstance(target := value.get("_target_"), str):
+            yield target
+        for item in value.values():
+            yield from _targets_in(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _targets_in(item)
+
+
+def stage_key(spec: StageSpec, parents: Parents, source_digest: str) -> str:
+    """20 hexadecimal digits of: name, target, settings that matter, seed, the parents' content and the source code.
+
+    Neither times nor the parents' keys enter: a parent rebuilt to equal content keeps its children.
+
+    Raises: ValueError or TypeError naming the setting that JSON cannot hold.
+    """
+    made_of = {
+        "version": KEY_VERSION,
+        "name": spec.name,
+        "target": spec.target,
+        "settings": key_settings(spec.settings),
+        "seed": spec.seed,
+        "parents": {name: parent.digest for name, parent in parents.items()},
+        "source": source_digest,
+    }
+    canonical_json(made_of["settings"], spec.name)  # so that an error says rl_1.steps
+    return hashlib.sha256(canonical_json(made_of, spec.name).encode()).hexdigest()[:20]
+
+
+def explain(spec: StageSpec, parents: Mapping[str, StageArtifact | None], store: ArtifactStore) -> str:
+    """Why this stage would be built now, in one line; "reused" if it wouldn't.
+
+    Compares with the artifact of this stage that differs least, of those the newest: "algorithm.eps_high: 0.2 → 0.3",
+    "source components/losses/kl.py edited", "input base changed (…)", "never built", "interrupted at step 9".
+
+    Args:
+        parents: artifact per input; None (or nothing) for an input that is itself still to be built.
+    """
+    source = source_files(targets(spec))
+    known = {name: artifact for name in spec.inputs if (artifact := parents.get(name)) is not None}
+    if len(known) == len(spec.inputs):
+        key = stage_key(spec, known, digest_of(source))
+        if store.find(spec.name, key) is not None:
+            return "reused"
+        return _why(spec, known, source, store, key)
+    return _why(spec, known, source, store, None)
+
+
+def _why(spec: StageSpec, known: Parents, source: Mapping[str, str], store: ArtifactStore, key: str | None) -> str:
+    if key is not None:
+        if (step := last_step(store.draft_path(spec.name, key))) is not None:
+            return f"interrupted at step {step}"
+        if (reason := store.quarantined(spec.name, key)) is not None:
+            return f"the finished one was damaged: {reason}"
+    parents = {name: _parent(known[name]) if name in known else None for name in spec.inputs}
+    new = _manifest_spec(spec, source) | {"parents": parents}
+    nearest: list[str] | None = None
+    for row in store.ls(spec.name):  # oldest first: of equally near ones the newest stays
+        if not row["problem"]:
+            differences = changes(row.get("spec", {}) | {"parents": row.get("parents", {})}, new)
+            nearest = differences if nearest is None or len(differences) <= len(nearest) else nearest
+    if nearest is None:
+        return "never built"
+    return one_line(nearest) or "its artifact was removed"
+
+
+def run_stage(
+    spec: StageSpec,
+    parents: Parents,
+    store: ArtifactStore,
+    launch: Callable[[StageSpec, Parents, Claim, Emit], Mapping[str, Any]],
+    say: Say,
+    emit: Emit | None = None,
+) -> StageArtifact:
+    """Return this stage's artifact, building it unless an earlier run left one for the same key.
+
+    Args:
+        launch: runs the stage function in ``claim.draft`` and returns its metrics.
+        say: takes one line, without the stage's name: whether and from when it is reused, where it resumes, or why it
+            is built; whom it waits for.
+        emit: takes the events of the running stage; by default only what it says is passed on, to ``say``.
+
+    Raises: whatever the launcher raises. The draft then stays, and the next run goes on from its last checkpoint.
+    """
+    if parents.keys() != spec.inputs.keys():
+        raise ValueError(f"stage {spec.name} takes the inputs {sorted(spec.inputs)}, got {sorted(parents)}")
+    source = source_files(targets(spec))
+    key = stage_key(spec, parents, digest_of(source))
+    with store.claim(spec.name, key, on_wait=say) as claim:  # one builder at a time, across processes
+        if (found := claim.existing()) is not None:
+            say(_reused(store.manifest(spec.name, key)))
+            return found
+        say(_building(claim, _why(spec, parents, source, store, key)))
+        started = time.monotonic()
+        try:
+            metrics = launch(spec, parents, claim, emit or _only_what_it_says(say))
+        except BaseException as error:
+            _report_failure(error, claim, say)
+            raise
+        wall_s = time.monotonic() - started
+        return claim.commit(metrics=metrics, parents=parents, spec=_manifest_spec(spec, source), wall_s=wall_s)
+
+
+def _manifest_spec(spec: StageSpec, source: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "target": spec.target,
+        "settings": key_settings(spec.settings),
+        "seed": spec.seed,
+        "source": dict(source),
+    }
+
+
+def _parent(artifact: StageArtifact) -> dict[str, str]:
+    return {"stage": artifact.stage, "key": artifact.key, "digest": artifact.digest}
+
+
+def _reused(manifest: Mapping[str, Any]) -> str:
+    built = datetime.fromisoformat(manifest["created"]).astimezone().strftime("%Y-%m-%d %H:%M")
+    return f"reused, built {built}" + (f" by run {manifest['run']}" if manifest.get("run") else "")
+
+
+def _building(claim: Claim, why: str) -> str:
+    if claim.set_aside:
+        return f"rebuilding, the artifact was damaged: {claim.set_aside}"
+    if claim.step is not None:
+        return f"resuming at step {claim.step}"
+    return f"building: {why}"
+
+
+def _report_failure(error: BaseException, claim: Claim, say: Say) -> None:
+    if claim.step is not None:
+        say(f"stopped; step {claim.step} is kept, the same command goes on there")
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG):
+        path = claim.draft
+        held = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+        error.add_note(
+            f"while writing into {path}, which holds {held:,} bytes; {shutil.disk_usage(path).free:,} are free"
+        )
+
+
+def _only_what_it_says(say: Say) -> Emit:
+    return lambda event: say(event["text"]) if event.get("event") == "say" else None
