@@ -10,13 +10,13 @@ ROOT = Path(__file__).parents[2]
 sys.path.append(str(FIXTURES))
 
 
-@pytest.fixture()
+@pytest.fixture
 def conf() -> Path:
     """A user's configuration directory with a toy pipeline: numbers → first → second → report."""
     return FIXTURES / "conf"
 
 
-@pytest.fixture()
+@pytest.fixture
 def r1flow(tmp_path, conf):
     """Runs the real command in an empty directory; returns the completed process."""
 

@@ -9,7 +9,7 @@ from flows.compose import compose
 from flows.errors import BadInput
 
 
-@pytest.fixture()
+@pytest.fixture
 def stages(conf):
     def composed(*overrides):
         return {spec.name: spec for spec in stage_specs(compose(overrides, conf))}

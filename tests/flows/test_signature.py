@@ -72,7 +72,7 @@ def test_a_path_that_leads_nowhere_says_what_is_near(target, told):
     assert told in error.value.fix
 
 
-@pytest.fixture()
+@pytest.fixture
 def module(tmp_path, monkeypatch):
     """Writes a module and gives the dotted path of a name in it."""
     monkeypatch.syspath_prepend(tmp_path)
