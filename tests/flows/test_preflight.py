@@ -190,3 +190,14 @@ def test_a_stage_check_may_look_at_the_inputs(tmp_path, monkeypatch):
     )
     assert component_problems("w", "", "own_stage.go", {}, {"policy": "x"}) == []
     assert str(component_problems("w", "", "own_stage.go", {}, {})[0]) == "w: needs the input policy. Fix: add it."
+
+
+def test_a_model_path_without_a_model_is_found_before_anything_is_loaded(tmp_path):
+    with pytest.raises(BadInput, match=r"stage base model\.path: model path \S+ does not exist .* Fix: "):
+        check(None, "model=pretrained", f"model.source.path={tmp_path}/nowhere")
+    (tmp_path / "weights.bin").write_bytes(b"")
+    with pytest.raises(BadInput, match=r"only as weights\.bin, a pickle"):
+        check(None, "model=pretrained", f"model.source.path={tmp_path}")
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    assert check(None, "model=pretrained", f"model.source.path={tmp_path}")
+    assert check(None, "model=pretrained", "model.source.path=org/name")
