@@ -19,7 +19,7 @@ from typing import Any
 
 from flows.errors import BadInput, Problem
 from flows.redact import redact
-from flows.settings import Groups, config_roots, sweep_values
+from flows.settings import COMMAND_LINE, Groups, config_roots, parse
 
 
 def expand(overrides: Sequence[str], config_dir: Path | None = None) -> list[list[str]]:
@@ -29,6 +29,27 @@ def expand(overrides: Sequence[str], config_dir: Path | None = None) -> list[lis
     """
     groups = Groups.find(config_roots(config_dir))
     return [list(combination) for combination in itertools.product(*(sweep_values(text, groups) for text in overrides))]
+
+
+def sweep_values(text: str, groups: Groups) -> list[str]:
+    """The overrides that one override with several values stands for; itself if it has one value.
+
+    Raises: BadInput for an interval, which only an optimiser could draw from.
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    parse([text])
+    override = OverridesParser.create().parse_override(text)
+    if not override.is_sweep_override():
+        return [text]
+    key = text.partition("=")[0]
+    if override.is_discrete_sweep() and (glob := getattr(override.value(), "filter", None)) is None:
+        return [f"{key}={value}" for value in override.sweep_string_iterator()]
+    if override.is_discrete_sweep() and override.key_or_group in groups:
+        return [f"{key}={option}" for option in glob(sorted(groups.options[override.key_or_group]))]
+    raise BadInput(
+        Problem(COMMAND_LINE, text, "has no list of values", fix=f"list them: {key}=a,b,c or {key}=range(0,3)")
+    )
 
 
 def run_sweep(overrides: Sequence[str], config_dir: Path | None = None, *, jobs: int = 1, quiet: bool = False) -> int:

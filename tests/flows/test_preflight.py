@@ -9,7 +9,8 @@ import pytest
 from flows.build import stage_specs
 from flows.compose import compose
 from flows.errors import BadInput
-from flows.preflight import canonical, preflight, preflight_run
+from flows.preflight import preflight, preflight_run
+from flows.values import canonical
 
 ROOT = Path(__file__).parents[2]
 

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.errors import BadInput
-from flows.settings import Groups, parse, rewrite, sweep_values
+from flows.settings import Groups, parse, rewrite
+from flows.sweep import sweep_values
 
 GROUPS = Groups({"algorithm": {"grpo", "dapo"}, "reward": {"r1"}, "pipeline": {"r1", "smoke"}})
 STAGES = ("rl_1", "rl_2")
