@@ -117,8 +117,13 @@ class Out:
         """Whether any rank was asked to stop; every rank gets the same answer. Call once per step on every rank."""
         return any(self.peers.gather(self.stop_requested()))
 
+    def raise_if_stopping(self) -> None:
+        """Raise `Interrupted` on every rank if any rank was asked to stop. Call where all that matters is saved."""
+        if self.should_stop():
+            raise Interrupted(f"{self.name}: stopped on request")
+
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Record metrics of one step in ``logs/metrics.jsonl`` (the truth) and pass them to the driver. Main rank only."""
+        """Record metrics of one step in ``logs/metrics.jsonl`` (the truth) and pass them on. Main rank only."""
         if not self.peers.is_main:
             return
         self.logs.mkdir(parents=True, exist_ok=True)
@@ -130,7 +135,11 @@ class Out:
         """Forget metrics logged after ``step``: those steps are about to be done again."""
         file = self.logs / "metrics.jsonl"
         if self.peers.is_main and file.exists():
-            lines = [line for line in file.read_text().splitlines() if line.endswith("}") and json.loads(line)["step"] <= step]
+            lines = [
+                line
+                for line in file.read_text().splitlines()
+                if line.endswith("}") and json.loads(line)["step"] <= step
+            ]
             file.write_text("".join(line + "\n" for line in lines))
 
     def progress(self, done: int, total: int, **shown: float | str) -> None:

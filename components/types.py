@@ -1,8 +1,8 @@
 """The vocabulary everything speaks: small frozen records, standard library only.
 
-    Task → Rollout → Score → Group      (data of one RL step)
-    Example                             (one supervised sample)
-    Preference                          (one chosen/rejected pair)
+Task → Rollout → Score → Group      (data of one RL step)
+Example                             (one supervised sample)
+Preference                          (one chosen/rejected pair)
 """
 
 from __future__ import annotations

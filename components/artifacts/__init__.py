@@ -10,7 +10,15 @@ Standard library only: a cached run never pays for more.
 
 from components.artifacts.claim import Claim, last_step
 from components.artifacts.directory import Damaged, UnknownSchema, commit_directory, load_directory
-from components.artifacts.jsonio import canonical_json, check_name, plain_json, read_jsonl, write_jsonl
+from components.artifacts.jsonio import (
+    canonical_json,
+    check_name,
+    plain_json,
+    read_json,
+    read_jsonl,
+    write_json,
+    write_jsonl,
+)
 from components.artifacts.store import ArtifactStore
 
 __all__ = [
@@ -24,6 +32,8 @@ __all__ = [
     "last_step",
     "load_directory",
     "plain_json",
+    "read_json",
     "read_jsonl",
+    "write_json",
     "write_jsonl",
 ]

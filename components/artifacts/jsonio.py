@@ -128,3 +128,14 @@ def write_jsonl(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> int:
                 written += len(line)
                 file.write(line)
     return count
+
+
+def read_json(path: Path) -> Any:
+    """The value in a JSON file."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """One indented JSON value; see `plain_json` for what it takes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(plain_json(value, path.name), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,228 @@
+"""Rows of the user's data with the place each came from: text files by ourselves, the rest through ``datasets``."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from components.data.corpus import DataError, Problems, shown
+
+Part = Literal["train", "test"]
+Row = tuple[str, dict[str, Any]]  # ("questions.jsonl:17", {"prompt": …})
+
+
+class Reader(Protocol):
+    """Where rows come from."""
+
+    def rows(self, part: Part, notes: list[str]) -> Iterator[Row] | None:
+        """Rows of a part, or None if the data has no test part of its own; adds to ``notes`` what is worth saying."""
+        ...
+
+    def fingerprint(self) -> str:
+        """Changes whenever the rows do; belongs in the stage key."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Jsonl:
+    """JSON Lines in UTF-8, one object per line; a byte-order mark and CRLF are accepted.
+
+    Attributes:
+        path: training rows. test_path: test rows; None holds out part of ``path``.
+        max_line_mb: a longer line is refused before it is read.
+    """
+
+    path: str
+    test_path: str | None = None
+    max_line_mb: float = 10
+
+    def rows(self, part: Part, notes: list[str]) -> Iterator[Row] | None:
+        path = self.path if part == "train" else self.test_path
+        return None if path is None else iter(self._read(existing(path), notes))
+
+    def fingerprint(self) -> str:
+        return digest_of(self.path, self.test_path)
+
+    def _read(self, file: Path, notes: list[str]) -> list[Row]:
+        problems, rows, limit = Problems(), [], int(self.max_line_mb * 2**20)
+        with file.open("rb") as lines:
+            number = 0
+            while line := lines.readline(limit + 1):
+                number += 1
+                where = f"{file}:{number}"
+                if len(line) > limit:
+                    problems.add(where, "line", f"longer than {self.max_line_mb:g} MB", "split it or raise max_line_mb")
+                    break
+                if number == 1 and line.startswith(b"\xef\xbb\xbf"):
+                    line = line[3:]
+                    notes.append(f"{file}: starts with a byte-order mark (ignored)")
+                if line.strip() and (row := self._parse(where, line, problems)) is not None:
+                    rows.append((where, row))
+        if not rows and not problems.lines:
+            problems.add(f"{file}:1", "file", "is empty", "one JSON object per line")
+        problems.raise_if_any()
+        return rows
+
+    def _parse(self, where: str, line: bytes, problems: Problems) -> dict[str, Any] | None:
+        try:
+            value = json.loads(line.decode("utf-8"), parse_constant=_refuse_constant)
+        except UnicodeDecodeError as error:
+            problems.add(
+                where, "line", f"not UTF-8 at byte {error.start} (got 0x{line[error.start]:02x})", "save as UTF-8"
+            )
+        except json.JSONDecodeError as error:
+            cut = "" if line.endswith(b"\n") else "; the last line looks truncated"
+            problem = f"not JSON at column {error.colno}: {error.msg}{cut} (got {shown(line.decode()[:40].strip())})"
+            problems.add(where, "line", problem, "one JSON object per line")
+        except _NotANumber as error:
+            problems.add(
+                where, "line", f"the literal {error} isn't JSON (got {error})", "use a number, a string or null"
+            )
+        else:
+            if isinstance(value, dict):
+                return value
+            kind = "an array" if isinstance(value, list) else "a bare value"
+            problems.add(
+                where,
+                "line",
+                f"{kind} instead of an object (got {shown(value)})",
+                "one object per line, no array around them",
+            )
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Csv:
+    """Comma-separated values in UTF-8 with a header line; cells stay text, an empty cell is a missing value.
+
+    Attributes:
+        path: training rows. test_path: test rows; None holds out part of ``path``.
+        delimiter: between cells, one character.
+    """
+
+    path: str
+    test_path: str | None = None
+    delimiter: str = ","
+
+    def rows(self, part: Part, notes: list[str]) -> Iterator[Row] | None:
+        path = self.path if part == "train" else self.test_path
+        return None if path is None else iter(self._read(existing(path)))
+
+    def fingerprint(self) -> str:
+        return digest_of(self.path, self.test_path)
+
+    def _read(self, file: Path) -> list[Row]:
+        problems, rows = Problems(), []
+        with file.open(encoding="utf-8-sig", newline="") as lines:
+            try:
+                for row in (reader := csv.DictReader(lines, delimiter=self.delimiter, strict=True)):
+                    where = f"{file}:{reader.line_num}"
+                    if None in row or None in row.values():
+                        problem = f"another number of cells than the header (got {shown(list(row.values()))})"
+                        problems.add(where, "line", problem, "quote cells that hold the delimiter")
+                    rows.append((where, {name: value or None for name, value in row.items()}))
+            except (csv.Error, UnicodeDecodeError) as error:
+                problems.add(
+                    f"{file}:{len(rows) + 2}", "line", f"not readable as CSV ({error})", "save as CSV in UTF-8"
+                )
+        if not rows and not problems.lines:
+            problems.add(f"{file}:1", "file", "has no rows", "a header line, then one line per question")
+        problems.raise_if_any()
+        return rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parquet:
+    """A Parquet file, read through ``datasets``.
+
+    Attributes:
+        path: training rows. test_path: test rows; None holds out part of ``path``.
+    """
+
+    path: str
+    test_path: str | None = None
+
+    def rows(self, part: Part, notes: list[str]) -> Iterator[Row] | None:
+        path = self.path if part == "train" else self.test_path
+        if path is None:
+            return None
+        import datasets  # heavy
+
+        file = existing(path)
+        try:
+            table = datasets.load_dataset("parquet", data_files=str(file), split="train")
+        except Exception as error:  # datasets wraps whatever its readers raise
+            problem = f"not readable as Parquet ({error.__cause__ or error})"
+            raise DataError(f"{file} file: {problem}. Fix: write it again, or choose another reader") from error
+        return ((f"{file}:{i}", dict(row)) for i, row in enumerate(table, start=1))
+
+    def fingerprint(self) -> str:
+        return digest_of(self.path, self.test_path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hub:
+    """A data set of the Hugging Face hub, or a local directory in its layout, through ``datasets``.
+
+    Attributes:
+        name, subset, revision: as ``datasets.load_dataset`` takes them; a pinned revision makes runs repeatable.
+        split, test_split: None as ``test_split`` holds out part of ``split``.
+    """
+
+    name: str
+    subset: str | None = None
+    split: str = "train"
+    test_split: str | None = None
+    revision: str | None = None
+
+    def rows(self, part: Part, notes: list[str]) -> Iterator[Row] | None:
+        split = self.split if part == "train" else self.test_split
+        if split is None:
+            return None
+        import datasets  # heavy
+
+        try:
+            table = datasets.load_dataset(self.name, self.subset, split=split, revision=self.revision)
+        except Exception as error:  # network, names, formats: datasets raises them all
+            raise DataError(
+                f"{self.name} {split}: can't be loaded ({type(error).__name__}: {error}). Fix: check name, subset and "
+                "split, the network, or download it once and give its local path"
+            ) from error
+        return ((f"{self.name}/{split}:{i}", dict(row)) for i, row in enumerate(table, start=1))
+
+    def fingerprint(self) -> str:
+        return f"{self.name}@{self.revision}"
+
+
+def existing(path: str) -> Path:
+    """Raises: DataError naming the path and the working directory if there is no such file."""
+    file = Path(path).expanduser()
+    if not file.is_file():
+        what = "is a directory" if file.is_dir() else "no such file"
+        raise DataError(
+            f"{path} file: {what} (working directory {Path.cwd()}). Fix: give a file's path from there or from /"
+        )
+    return file
+
+
+def digest_of(*paths: str | None) -> str:
+    """sha256 over the contents of the files."""
+    digest = hashlib.sha256()
+    for path in paths:
+        if path is not None:
+            with existing(path).open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
+
+
+class _NotANumber(ValueError):
+    pass
+
+
+def _refuse_constant(name: str) -> None:
+    raise _NotANumber(name)

@@ -1,0 +1,47 @@
+"""Log-ratios log π_θ − log π_old per token or sequence: (logp, logp_old, mask) [N, T] → [N, T], nats; 0 if masked."""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+_FLOOR = -1e4  # below any log-probability a float32 softmax can give; keeps −inf − (−inf) from being NaN
+
+
+def token(
+    logp: Float[Tensor, "N T"], logp_old: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]
+) -> Float[Tensor, "N T"]:
+    """d_t = lp_t − lp_old_t (PPO, GRPO)."""
+    return torch.where(mask.bool(), finite(logp) - finite(logp_old), 0.0)
+
+
+def sequence(
+    logp: Float[Tensor, "N T"], logp_old: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]
+) -> Float[Tensor, "N T"]:
+    """s = mean_t d_t at every token of the rollout; gradient through the mean (GSPO, arXiv:2507.18071 eq. 7)."""
+    return torch.where(mask.bool(), masked_mean(token(logp, logp_old, mask), mask), 0.0)
+
+
+def sequence_token(
+    logp: Float[Tensor, "N T"], logp_old: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]
+) -> Float[Tensor, "N T"]:
+    """sg(s) + lp_t − sg(lp_t): value of `sequence`, gradient of the token (GSPO-token, arXiv:2507.18071 §4.3)."""
+    level = sequence(logp, logp_old, mask).detach()
+    logp = torch.where(mask.bool(), finite(logp), 0.0)
+    return level + logp - logp.detach()
+
+
+def sequence_sum(
+    logp: Float[Tensor, "N T"], logp_old: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]
+) -> Float[Tensor, "N T"]:
+    """Σ_t d_t at every token: log-ratio of whole responses (RLOO as published, arXiv:2402.14740)."""
+    return torch.where(mask.bool(), token(logp, logp_old, mask).sum(-1, keepdim=True), 0.0)
+
+
+def finite(logp: Float[Tensor, "N T"]) -> Float[Tensor, "N T"]:
+    """Log-probabilities with −inf raised to −1e4, in float32 at least. NaN stays NaN: it is a fault, not a value."""
+    return logp.to(torch.promote_types(logp.dtype, torch.float32)).clamp(min=_FLOOR)
+
+
+def masked_mean(x: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Float[Tensor, "N 1"]:
+    """Mean over a rollout's tokens; 0 for a rollout without tokens. ``x`` is 0 where masked."""
+    return x.sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1)

@@ -1,0 +1,40 @@
+"""Calling a piece with what its signature names."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+
+def parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(function).parameters
+
+
+def required(function: Callable[..., Any]) -> list[str]:
+    """Names of the arguments without which the function cannot be called."""
+    variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    return [name for name, p in parameters(function).items() if p.default is p.empty and p.kind not in variadic]
+
+
+def call(function: Callable[..., Tensor], available: Mapping[str, Any]) -> Tensor:
+    """Call with those of the available arguments that the signature names.
+
+    Raises:
+        ValueError: one that it requires is not available.
+    """
+    if missing := [name for name in required(function) if name not in available]:
+        raise ValueError(
+            f"{name_of(function)} needs {', '.join(missing)}, which was not given; "
+            f"given: {', '.join(sorted(available))}"
+        )
+    return function(**{name: available[name] for name in parameters(function) if name in available})
+
+
+def base(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function under a partial."""
+    return getattr(function, "func", function)
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    return getattr(base(function), "__name__", repr(function))

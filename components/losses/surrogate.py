@@ -1,0 +1,114 @@
+"""Per-token policy losses [N, T]. A surrogate names what it needs: ``log_ratio``, ``logp``, ``advantage``, ``mask``.
+
+All are [N, T]; log_ratio and logp are 0 where masked; advantage is constant with respect to θ. r = exp(log_ratio), with
+the log-ratio clamped to ±20 nats so that r stays finite (beyond it no gradient flows).
+"""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from components.losses.ratio import masked_mean
+
+MAX_LOG_RATIO = 20.0
+
+
+def clip(
+    log_ratio: Float[Tensor, "N T"],
+    advantage: Float[Tensor, "N T"],
+    *,
+    eps_low: float = 0.2,
+    eps_high: float = 0.2,
+    dual: float | None = None,
+) -> Float[Tensor, "N T"]:
+    """PPO's pessimistic bound: max(−r·A, −clip(r, 1−eps_low, 1+eps_high)·A).
+
+    On the policy that sampled, r = 1: the value is −A (about 0 on average), the gradient is not 0.
+
+    Args:
+        eps_low, eps_high: trust region around 1; equal in PPO, wider above in DAPO. eps_low ≥ 1 leaves the lower side
+            open (R1's ε = 10).
+        dual: c > 1 bounds the loss of a negative advantage by −c·A (arXiv:1912.09729 eq. 5); None for no bound.
+
+    Raises:
+        ValueError: a bound that is not positive, or dual ≤ 1.
+
+    Source: arXiv:1707.06347 eq. 7; asymmetric bounds, arXiv:2503.14476 §3.1.
+    """
+    if eps_low <= 0 or eps_high <= 0:
+        raise ValueError(f"surrogate clip: eps_low and eps_high must be positive, got {eps_low} and {eps_high}")
+    if dual is not None and dual <= 1:
+        raise ValueError(f"surrogate clip: dual must be above 1 (3.0 is usual) or null, got {dual}")
+    ratio = _ratio(log_ratio)
+    # The larger loss is the smaller objective: clipping can only make an update look worse.
+    loss = torch.maximum(-ratio * advantage, -ratio.clamp(1 - eps_low, 1 + eps_high) * advantage)
+    if dual is not None:
+        loss = torch.where(advantage < 0, torch.minimum(loss, -dual * advantage), loss)
+    return loss
+
+
+def cispo(
+    log_ratio: Float[Tensor, "N T"], logp: Float[Tensor, "N T"], advantage: Float[Tensor, "N T"], *, cap: float = 5.0
+) -> Float[Tensor, "N T"]:
+    """−sg(min(r, cap))·A·lp: the importance weight is capped, no token loses its gradient (arXiv:2506.13585 eq. 4).
+
+    Args:
+        cap: upper bound of r itself, not of r − 1; the lower side is open.
+    """
+    return -_ratio(log_ratio).detach().clamp(max=cap) * advantage * logp
+
+
+def sapo(
+    log_ratio: Float[Tensor, "N T"],
+    advantage: Float[Tensor, "N T"],
+    *,
+    tau_positive: float = 1.0,
+    tau_negative: float = 1.05,
+) -> Float[Tensor, "N T"]:
+    """−A·(4/τ)·sigmoid(τ(r − 1)): a soft gate in place of the clip, with slope 1 at r = 1 (arXiv:2511.20347).
+
+    Args:
+        tau_positive, tau_negative: τ for A > 0 and for the rest; a larger τ closes the gate sooner.
+
+    Raises:
+        ValueError: τ not positive.
+    """
+    if tau_positive <= 0 or tau_negative <= 0:
+        raise ValueError(f"surrogate sapo: tau must be positive, got {tau_positive} and {tau_negative}")
+    tau = torch.full_like(advantage, tau_negative).masked_fill(advantage > 0, tau_positive)
+    return -advantage * (4 / tau) * torch.sigmoid(tau * (_ratio(log_ratio) - 1))
+
+
+def gmpo(
+    log_ratio: Float[Tensor, "N T"],
+    advantage: Float[Tensor, "N T"],
+    mask: Bool[Tensor, "N T"],
+    *,
+    bound: float = 0.4,
+) -> Float[Tensor, "N T"]:
+    """−A·exp(mean_t clamp(d_t, ±bound)) at every token: the geometric mean of clipped token ratios (arXiv:2507.20673).
+
+    Takes token log-ratios. The clamp is on both sides for both signs of A, so it is not a pessimistic bound.
+    """
+    inside = log_ratio.clamp(-bound, bound)
+    return torch.where(mask.bool(), -advantage * masked_mean(inside, mask).exp(), 0.0)
+
+
+def reinforce(logp: Float[Tensor, "N T"], advantage: Float[Tensor, "N T"]) -> Float[Tensor, "N T"]:
+    """−A·lp: the plain policy gradient, unbiased only for the policy that sampled."""
+    return -advantage * logp
+
+
+def reinforce_ratio(
+    log_ratio: Float[Tensor, "N T"], logp: Float[Tensor, "N T"], advantage: Float[Tensor, "N T"]
+) -> Float[Tensor, "N T"]:
+    """−sg(r)·A·lp: policy gradient with an unclipped importance weight.
+
+    With ratio and aggregate ``sequence_sum`` its gradient is that of −A·π_θ(o)/π_old(o), RLOO's objective
+    (arXiv:2402.14740): Σ_t ∇lp_t is the gradient of the whole response's log-probability.
+    """
+    return -_ratio(log_ratio).detach() * advantage * logp
+
+
+def _ratio(log_ratio: Tensor) -> Tensor:
+    return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()

@@ -1,0 +1,196 @@
+"""Static key/value cache of a lean decoder and the one-token step on it.
+
+All rows are aligned at the right: every step writes one column for all rows, whatever their age. A new row's prompt
+ends at the current column and a mask hides what lies left of its start. Attention runs over
+at least 32 and a multiple of 16 columns, because other widths take matrix kernels that round differently: so a row's
+result does not depend, to the bit, on the rows beside it (on CPU; the engine adds that there are at least 8 rows).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from components.models.projections import linear_parts, pair_rows, rotate
+
+_ALIGN = 16
+_NARROWEST = 32
+_ROOM = 64
+
+
+class _Packed(NamedTuple):
+    """One layer for inference: transposed joint weights with the norms' gains and the score scale multiplied in."""
+
+    qkv: Tensor
+    qkv_bias: Tensor | None
+    q_gain: Tensor | None
+    k_gain: Tensor | None
+    out: Tensor
+    out_bias: Tensor | None
+    gate_up: Tensor
+    gate_up_bias: Tensor | None
+    down: Tensor
+    down_bias: Tensor | None
+
+
+class LeanCache:
+    """`Cache` of a `LeanDecoder`. Weights are copied once at construction."""
+
+    mergeable = True
+
+    def __init__(self, decoder: Any) -> None:
+        self._decoder = decoder
+        self._core = decoder.model.get_decoder()
+        self._heads, self._kv, self._dim = decoder.heads, decoder.kv_heads, decoder.head_dim
+        with torch.no_grad():
+            self._layers = [self._pack(layer) for layer in self._core.layers]
+            self._head = (decoder.head * self._core.norm.weight).t().contiguous()
+        self._like = decoder.head
+        self._keys: list[Tensor] = [self._blank(0, 0) for _ in self._layers]
+        self._values: list[Tensor] = [self._blank(0, 0) for _ in self._layers]
+        self._start = torch.zeros(0, dtype=torch.long, device=self._like.device)
+        self._bias = self._like.new_zeros(0, 0)
+        self._low = 0  # columns below are hidden for every row
+        self._next = 0  # column the next token is written to
+
+    def rebuild(self, keep: Tensor, prompts: Sequence[Sequence[int]], copies: Sequence[int]) -> None:
+        old_low = int(self._start[keep].min()) if len(keep) else self._next
+        kept = self._next - old_low
+        longest = max((len(p) for p in prompts), default=0)
+        used = max(kept, -(-longest // _ALIGN) * _ALIGN)
+        used = -(-used // _ALIGN) * _ALIGN
+        width = used + -(-max(_ROOM, used // 4) // _ALIGN) * _ALIGN
+        repeats = torch.tensor(list(copies), dtype=torch.long, device=self._like.device)
+        total = len(keep) + int(repeats.sum())
+        new = self._prefill(prompts) if longest else None
+        for i in range(len(self._layers)):
+            for store, part in ((self._keys, 0), (self._values, 1)):
+                fresh = self._blank(total, width)
+                if len(keep):
+                    fresh[: len(keep), :, used - kept : used] = store[i][:, :, old_low : self._next].index_select(
+                        0, keep
+                    )
+                if new is not None:
+                    block = new[i][part]
+                    fresh[len(keep) :, :, used - block.shape[2] : used] = block.repeat_interleave(repeats, 0)
+                store[i] = fresh
+        lengths = torch.tensor([len(p) for p in prompts], dtype=torch.long, device=self._like.device)
+        self._start = torch.cat([self._start[keep] + (used - self._next), (used - lengths).repeat_interleave(repeats)])
+        column = torch.arange(width, device=self._like.device)
+        hidden = (column < self._start[:, None]) | (column >= used)
+        self._bias = self._like.new_zeros(total, width).masked_fill_(hidden, float("-inf"))
+        self._next = used
+        self._low = int(self._start.min()) // _ALIGN * _ALIGN if total else used
+
+    def step(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        if self._next == self._bias.shape[1]:
+            self.rebuild(torch.arange(len(tokens), device=tokens.device), (), ())
+        rows, heads, kv, dim = len(tokens), self._heads, self._kv, self._dim
+        here = self._next
+        high = max(_NARROWEST, -(-(here + 1) // _ALIGN) * _ALIGN)
+        low = min(self._low, high - _NARROWEST)
+        self._bias[:, here] = 0.0
+        bias = self._bias[:, None, None, low:high]
+        rotation = self._decoder.rotations(high, tokens.device).index_select(0, positions)
+        x = F.embedding(tokens, self._core.embed_tokens.weight)
+        for layer, keys, values in zip(self._layers, self._keys, self._values, strict=True):
+            q, k, v = self._qkv(layer, x, rotation)
+            keys[:, :, here], values[:, :, here] = k, v
+            scores = torch.matmul(q.reshape(rows, kv, heads // kv, dim), keys[:, :, low:high].transpose(-1, -2))
+            weights = scores.add_(bias).softmax(-1)
+            out = torch.matmul(weights, values[:, :, low:high]).view(rows, heads * dim)
+            x = self._mlp(layer, torch.addmm(x, out, layer.out), layer.out_bias)
+        self._next += 1
+        return torch.mm(self._norm(x), self._head).float()
+
+    def _prefill(self, prompts: Sequence[Sequence[int]]) -> list[tuple[Tensor, Tensor]]:
+        """Keys and values [prompts, K, width, D] per layer, prompts aligned at the right."""
+        width = -(-max(map(len, prompts)) // _ALIGN) * _ALIGN
+        device, count = self._like.device, len(prompts)
+        ids = torch.zeros(count, width, dtype=torch.long)
+        for i, prompt in enumerate(prompts):
+            if prompt:
+                ids[i, width - len(prompt) :] = torch.as_tensor(prompt)
+        ids = ids.to(device)
+        pad = width - torch.tensor([len(p) for p in prompts], device=device)
+        column = torch.arange(width, device=device)
+        position = (column - pad[:, None]).clamp_(min=0)
+        rotation = self._decoder.rotations(width, device)[position.reshape(-1)]
+        # A padding column sees itself, so that its (unused) attention is not 0/0.
+        seen = (column >= pad[:, None])[:, None] & (column <= column[:, None]) | (column == column[:, None])
+        bias = self._like.new_zeros(seen.shape).masked_fill_(~seen, float("-inf"))[:, None]
+        x = F.embedding(ids.reshape(-1), self._core.embed_tokens.weight)
+        out = []
+        for layer in self._layers:
+            q, k, v = (y.view(count, width, -1, self._dim).transpose(1, 2) for y in self._qkv(layer, x, rotation))
+            out.append((k, v))
+            if len(out) == len(self._layers):
+                break  # only keys and values are needed
+            grouped = self._heads != self._kv
+            attended = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=1.0, enable_gqa=grouped)
+            attended = attended.transpose(1, 2).reshape(count * width, -1)
+            x = self._mlp(layer, torch.addmm(x, attended, layer.out), layer.out_bias)
+        return out
+
+    def _norm(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, x.shape[-1:], None, self._decoder.eps)
+
+    def _qkv(self, layer: _Packed, x: Tensor, rotation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        y = torch.mm(self._norm(x), layer.qkv)
+        if layer.qkv_bias is not None:
+            y += layer.qkv_bias
+        y = y.view(len(x), -1, self._dim)
+        qk, v = y[:, : self._heads + self._kv], y[:, self._heads + self._kv :]
+        if layer.q_gain is not None and layer.k_gain is not None:
+            qk = self._norm(qk)
+            qk[:, : self._heads] *= layer.q_gain
+            qk[:, self._heads :] *= layer.k_gain
+        qk = rotate(qk, rotation)
+        return qk[:, : self._heads], qk[:, self._heads :], v
+
+    def _mlp(self, layer: _Packed, x: Tensor, bias: Tensor | None) -> Tensor:
+        if bias is not None:
+            x += bias
+        y = torch.mm(self._norm(x), layer.gate_up)
+        if layer.gate_up_bias is not None:
+            y += layer.gate_up_bias
+        gate, up = y.chunk(2, -1)
+        x = torch.addmm(x, F.silu(gate).mul_(up), layer.down)
+        if layer.down_bias is not None:
+            x += layer.down_bias
+        return x
+
+    def _pack(self, layer: Any) -> _Packed:
+        weight, bias = self._decoder.qkv(layer)
+        weight, scale = weight * layer.input_layernorm.weight, self._dim**-0.5
+        q_norm = getattr(layer.self_attn, "q_norm", None)
+        q_gain = k_gain = None
+        if q_norm is None:
+            weight[: self._heads * self._dim] *= scale
+            if bias is not None:
+                bias[: self._heads * self._dim] *= scale
+        else:
+            q_gain = pair_rows(q_norm.weight, 1) * scale
+            k_gain = pair_rows(layer.self_attn.k_norm.weight, 1)
+        gate_up, gate_up_bias = self._decoder.gate_up(layer)
+        gate_up = gate_up * layer.post_attention_layernorm.weight
+        (out, out_bias), (down, down_bias) = linear_parts(layer.self_attn.o_proj), linear_parts(layer.mlp.down_proj)
+        return _Packed(
+            weight.t().contiguous(),
+            bias,
+            q_gain,
+            k_gain,
+            out.t().contiguous(),
+            out_bias,
+            gate_up.t().contiguous(),
+            gate_up_bias,
+            down.t().contiguous(),
+            down_bias,
+        )
+
+    def _blank(self, rows: int, width: int) -> Tensor:
+        return self._like.new_zeros(rows, self._kv, width, self._dim)

@@ -1,0 +1,125 @@
+"""Step checkpoints: written once, atomically; verified when read; the last two are kept.
+
+<draft>/checkpoints/step-00000040/
+    <part>.safetensors    one per entry of ``tensors`` ("model", "learner")
+    state.json            what else the loop needs, plain JSON
+    manifest.json         sizes and sha256 of the above, written last
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from components.artifacts import Damaged, commit_directory, load_directory
+from components.runtime import Out
+
+# Names of tensors that are views of the same memory (tied weights): stored once, found again under every name.
+ALIASES = "aliases"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What `save_checkpoint` was given, tensors on the CPU."""
+
+    step: int
+    tensors: dict[str, dict[str, Tensor]]
+    state: dict[str, Any]
+
+
+def save_checkpoint(
+    out: Out, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any], *, keep: int = 2
+) -> None:
+    """Write the checkpoint of ``step`` finished steps and drop all but the last ``keep``. Every rank calls it.
+
+    The main rank writes; the others return once it has. A crash at any moment leaves either the whole checkpoint or
+    none, and the ones before it.
+
+    Args:
+        tensors: part → name → tensor; equal on every rank.
+        state: JSON-able.
+
+    Raises:
+        TypeError, ValueError: ``state`` holds something that JSON does not, or a number that is not finite.
+        OSError: the disk is full or not writable; earlier checkpoints are intact.
+    """
+    if out.peers.is_main:
+        text = json.dumps(dict(state), allow_nan=False)
+        final = _path(out, step)
+        draft = final.with_name(f".draft-{final.name}")
+        for leftover in (*out.checkpoints.glob(".draft-*"), final):  # of a crash; of a step that is done again
+            shutil.rmtree(leftover, ignore_errors=True)
+        draft.mkdir(parents=True)
+        for part, named in tensors.items():
+            _write(draft / f"{part}.safetensors", named)
+        (draft / "state.json").write_text(text, encoding="utf-8")
+        commit_directory(draft, final, {"step": step})
+        for old in _found(out)[:-keep]:
+            shutil.rmtree(old)
+    out.peers.barrier()
+
+
+def load_latest(out: Out) -> Checkpoint | None:
+    """The newest checkpoint that is whole, or None. Every rank calls it and gets the same one.
+
+    A damaged one is named on the console, set aside under ``damaged-…`` and passed over for the one before.
+    """
+    chosen = -1
+    if out.peers.is_main:
+        for path in reversed(_found(out)):
+            try:
+                load_directory(path, full=True)
+                chosen = int(path.name.removeprefix("step-"))
+                break
+            except (Damaged, OSError) as error:
+                aside = path.with_name(f"damaged-{path.name}")
+                shutil.rmtree(aside, ignore_errors=True)
+                path.rename(aside)
+                out.say(
+                    f"checkpoint {path.name} is damaged ({error}); set aside as {aside.name}, using the one before it"
+                )
+    chosen = out.peers.gather(chosen)[0]
+    if chosen < 0:
+        return None
+    path = _path(out, chosen)
+    parts = {file.stem: _read(file) for file in sorted(path.glob("*.safetensors"))}
+    return Checkpoint(chosen, parts, json.loads((path / "state.json").read_text(encoding="utf-8")))
+
+
+def _path(out: Out, step: int) -> Path:
+    return out.checkpoints / f"step-{step:08d}"
+
+
+def _found(out: Out) -> list[Path]:
+    """Committed checkpoints, oldest first."""
+    return sorted(out.checkpoints.glob("step-" + "[0-9]" * 8))
+
+
+def _write(file: Path, named: Mapping[str, Tensor]) -> None:
+    kept: dict[str, Tensor] = {}
+    first: dict[tuple[Any, ...], str] = {}
+    aliases: dict[str, str] = {}
+    for name, tensor in named.items():
+        place = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device)
+        if tensor.numel() and place in first:
+            aliases[name] = first[place]
+        else:
+            first[place] = name
+            kept[name] = tensor.detach().cpu().contiguous().clone()
+    save_file(kept, file, metadata={ALIASES: json.dumps(aliases)})
+
+
+def _read(file: Path) -> dict[str, Tensor]:
+    with safe_open(file, framework="pt") as stored:
+        named = {name: torch.clone(stored.get_tensor(name)) for name in stored.keys()}  # noqa: SIM118
+        aliases = json.loads((stored.metadata() or {}).get(ALIASES, "{}"))
+    return named | {name: named[kept] for name, kept in aliases.items()}

@@ -1,0 +1,187 @@
+"""Models in and out: a path or hub name to a checked (model, tokenizer), and a plain Hugging Face directory of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import torch
+
+from components.models.lora import Lora, has_adapters, merged_state
+
+Say = Callable[[str], None]
+
+# ChatML where the tokenizer has its markers, else the plain form of arXiv:2501.12948 (table 1); both open the thought.
+_CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n<think>{% endif %}"
+)
+_PLAIN = (
+    "{% for message in messages %}{{ message['role'] | capitalize }}: {{ message['content'] }}"
+    "{{ eos_token if message['role'] == 'assistant' else '' }}\n\n{% endfor %}"
+    "{% if add_generation_prompt %}Assistant: <think>{% endif %}"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pretrained:
+    """An existing causal language model.
+
+    Attributes:
+        path: a local directory, or a name on the Hugging Face hub (``org/name``).
+        revision: branch, tag or commit on the hub.
+        dtype: "auto" is float32 on a CPU and bfloat16 on a GPU.
+        gguf_file: a GGUF file inside ``path``, dequantised on loading.
+        trust_remote_code: run Python code that comes with the model. Only for sources you trust.
+        attn_implementation: as transformers names it ("sdpa", "flash_attention_2", "eager").
+        lora: train low-rank adapters instead of all weights.
+    """
+
+    needs_pretraining: ClassVar[bool] = False
+
+    path: str
+    revision: str | None = None
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    gguf_file: str | None = None
+    trust_remote_code: bool = False
+    attn_implementation: str = "sdpa"
+    lora: Lora | None = None
+
+    def build(self, lines: Iterable[str], seed: int, *, say: Say | None = None) -> tuple[Any, Any]:
+        """Load and check; ``lines`` are not needed. The model is in eval mode, on the GPU if there is one.
+
+        Raises:
+            FileNotFoundError: a path that does not exist.
+            ValueError: no safetensors, no eos token, more tokens than embeddings, weights that are not finite.
+        """
+        from transformers import AutoTokenizer  # heavy, and not needed where a settings node is only checked
+
+        say = say or logging.getLogger(__name__).warning
+        source = _source(self.path, self.gguf_file)
+        shared = {"revision": self.revision, "trust_remote_code": self.trust_remote_code}
+        gguf = {"gguf_file": self.gguf_file} if self.gguf_file else {}
+        tokenizer = AutoTokenizer.from_pretrained(source, **shared, **gguf)
+        device = default_device()
+        dtype = {"auto": "float32" if device.type == "cpu" else "bfloat16"}.get(self.dtype, self.dtype)
+        model = _load(source, dtype=dtype, attn_implementation=self.attn_implementation, **shared, **gguf)
+        complete_tokenizer(tokenizer, self.path, say)
+        check_model(model, tokenizer, self.path)
+        model = model.to(device)
+        return (self.lora.wrap(model, seed) if self.lora else model).eval(), tokenizer
+
+
+def load_model(directory: Path, device: torch.device | str | None = None) -> tuple[Any, Any]:
+    """(model, tokenizer) of a directory that `save_model` wrote, in the precision it was saved in, in eval mode.
+
+    Raises: as `Pretrained.build`.
+    """
+    from transformers import AutoTokenizer  # heavy, see above
+
+    source = _source(str(directory), None)
+    tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=True, trust_remote_code=False)
+    model = _load(source, dtype="auto", attn_implementation="sdpa", local_files_only=True, trust_remote_code=False)
+    check_model(model, tokenizer, source)
+    model = model.to(device or default_device())
+    return model.eval(), tokenizer
+
+
+def save_model(model: Any, tokenizer: Any, directory: Path) -> None:
+    """Write a plain Hugging Face directory: config, safetensors, tokenizer with its chat template.
+
+    LoRA adapters are added into the weights of the copy that is written; the model itself is left as it is.
+    """
+    network, state = merged_state(model) if has_adapters(model) else (model, None)
+    network.save_pretrained(directory, state_dict=state)
+    tokenizer.save_pretrained(directory)
+
+
+def default_device() -> torch.device:
+    """This process's GPU, else the CPU."""
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+
+
+def complete_tokenizer(tokenizer: Any, source: str, say: Say) -> None:
+    """Give a tokenizer what training needs – a pad token, a chat template – and say what was added.
+
+    Raises:
+        ValueError: there is no eos token, so that no answer could ever end.
+    """
+    if tokenizer.eos_token_id is None:
+        raise ValueError(
+            f"{source}: the tokenizer has no eos token, so no answer could ever end. Fix: set eos_token in its "
+            "tokenizer_config.json to the token that ends a turn"
+        )
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+        say(f"{source}: no pad token; {tokenizer.eos_token!r} fills rows up (padding is told by length, never by id)")
+    if not tokenizer.chat_template:
+        chatml = {"<|im_start|>", "<|im_end|>"} <= set(tokenizer.get_vocab())
+        starts = tokenizer.bos_token is not None and tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id
+        tokenizer.chat_template = ("{{ bos_token }}" if starts else "") + (_CHATML if chatml else _PLAIN)
+        say(
+            f"{source}: no chat template; {'ChatML' if chatml else 'a plain User/Assistant form'} is used, "
+            "with answers that start inside <think>"
+        )
+
+
+def check_model(model: Any, tokenizer: Any, source: str) -> None:
+    """Check that model and tokenizer fit and that every weight is a number.
+
+    Raises:
+        ValueError: fewer embeddings than tokens, or weights that are NaN or infinite.
+    """
+    rows = model.get_input_embeddings().weight.shape[0]
+    if len(tokenizer) > rows:
+        raise ValueError(
+            f"{source}: the tokenizer has {len(tokenizer)} tokens but the model only {rows} embeddings. "
+            "Fix: use the tokenizer that belongs to the model, or resize the embeddings and train them"
+        )
+    for name, weight in model.named_parameters():
+        if not bool(torch.isfinite(weight).all()):
+            bad = int((~torch.isfinite(weight)).sum())
+            raise ValueError(
+                f"{source}: tensor {name} {list(weight.shape)} holds {bad} values that are NaN or infinite. "
+                "Fix: the file is damaged or was saved from a diverged run; get it again"
+            )
+
+
+def _load(source: str, **options: Any) -> Any:
+    from transformers import AutoModelForCausalLM  # heavy, see above
+
+    weights = {} if options.get("gguf_file") else {"use_safetensors": True}
+    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(source, **options, **weights)
+    except ImportError as error:
+        raise ValueError(f"{source}: {error}") from error
+    if options.get("gguf_file"):  # the weights are plain now; without these marks the model saves like any other
+        model.hf_quantizer = None
+        model.config.__dict__.pop("quantization_config", None)
+    return model
+
+
+def _source(path: str, gguf_file: str | None) -> str:
+    """The local directory or hub name, after checks that need no download."""
+    local = Path(path).expanduser()
+    if not local.exists():
+        if path.startswith((".", "/", "~")) or path.count("/") > 1:
+            raise FileNotFoundError(
+                f"model path {path} does not exist (working directory {Path.cwd()}). "
+                "Fix: give an existing directory, or a hub name like org/name"
+            )
+        return path
+    if gguf_file:
+        if not (local / gguf_file).is_file():
+            found = ", ".join(sorted(file.name for file in local.glob("*.gguf"))) or "none"
+            raise FileNotFoundError(f"{local / gguf_file} does not exist; GGUF files there: {found}")
+    elif not list(local.glob("*.safetensors")):
+        pickles = [file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in local.glob(pattern)]
+        if pickles:
+            raise ValueError(
+                f"{local} holds weights only as {pickles[0]}, a pickle that can run code when it is read. "
+                "Fix: convert it to safetensors with a tool you trust"
+            )
+        raise FileNotFoundError(f"{local} holds no *.safetensors. Fix: give the directory of a saved model")
+    return str(local)

@@ -1,0 +1,251 @@
+"""Optimisers: AdamW, and Muon for hidden matrices with AdamW for the rest.
+
+Both take named parameters (those that need no gradient are left out) and keep their state as a flat
+``{name: tensor}`` that goes into safetensors. Parameters of lower precision get float32 masters: at rates like 1e-6 an
+update is smaller than half a bfloat16 unit of the weight and would vanish.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+Named = Iterable[tuple[str, Tensor]]
+
+# Coefficients of the quintic that pushes singular values towards 1 (Jordan et al., Muon, 2024).
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+
+
+class Optimizer(Protocol):
+    """What the learner needs: one update from float32 gradients by name, at ``multiplier`` times the base rate."""
+
+    lr: float
+
+    def step(self, gradients: Mapping[str, Tensor], multiplier: float) -> None: ...
+
+    def state_tensors(self) -> dict[str, Tensor]: ...
+
+    def load_state_tensors(self, tensors: Mapping[str, Tensor]) -> None: ...
+
+
+class AdamW:
+    """Adam with decoupled weight decay (arXiv:1711.05101), torch's own implementation.
+
+    Args:
+        lr: base learning rate.
+        betas: decay of the first and second moment.
+        weight_decay: per step, times the learning rate.
+    """
+
+    def __init__(
+        self,
+        named: Named,
+        *,
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.98),
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+    ) -> None:
+        self.lr = _positive("lr", lr)
+        self._weights = _Masters(named)
+        self._adam = None
+        if tensors := list(self._weights.masters.values()):
+            self._adam = torch.optim.AdamW(
+                tensors, lr=lr, betas=(betas[0], betas[1]), eps=eps, weight_decay=weight_decay, foreach=True
+            )
+
+    def step(self, gradients: Mapping[str, Tensor], multiplier: float) -> None:
+        if self._adam is None:
+            return
+        for name, master in self._weights.masters.items():
+            master.grad = gradients[name]
+        self._adam.param_groups[0]["lr"] = self.lr * multiplier
+        self._adam.step()
+        self._weights.publish()
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        """``<slot>.<name>`` for the two moments and the step count (none before the first step), and the masters."""
+        state = self._adam.state if self._adam is not None else {}
+        slots = {
+            f"{slot}.{name}": value.clone()
+            for name, master in self._weights.masters.items()
+            for slot, value in state.get(master, {}).items()
+        }
+        return slots | self._weights.state_tensors()
+
+    def load_state_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Continue from `state_tensors`.
+
+        Raises:
+            ValueError: state of other parameters, or of other shapes.
+        """
+        self._weights.load_state_tensors(tensors)
+        if self._adam is not None:
+            self._adam.state.clear()
+        for key, value in tensors.items():
+            slot, name = key.split(".", 1)
+            if slot == "master":
+                continue
+            master = _same_shape(self._weights.masters, name, value, scalar=slot == "step")
+            assert self._adam is not None
+            self._adam.state[master][slot] = value.to("cpu" if slot == "step" else master.device, copy=True)
+
+
+class Muon:
+    """Momentum, orthogonalised by Newton–Schulz, for 2-D hidden matrices; AdamW for embeddings, heads and vectors.
+
+    For a matrix W of shape [rows, cols] with gradient G:
+    ``B ← βB + (1-β)G``, ``U = (1-β)G + βB``, ``W ← (1 - ηλ)W - η·√max(1, rows/cols)·NS(U)``, η = ``ratio``·lr.
+    NS is five quintic iterations in float32. Matrices of one shape (up to transposition) are iterated as one batch.
+    torch.optim.Muon computes the same update one matrix at a time and in bfloat16, which small matrices on a CPU
+    without bfloat16 units pay for many times over.
+
+    Args:
+        lr: base learning rate of the AdamW part.
+        ratio: Muon's learning rate in units of ``lr``.
+        momentum: β.
+        weight_decay: λ, for both parts.
+        adam_only: parts of names that are never given to Muon.
+
+    Source: Jordan et al., "Muon: an optimizer for hidden layers", 2024; scale as published there.
+    """
+
+    def __init__(
+        self,
+        named: Named,
+        *,
+        lr: float,
+        ratio: float = 5.0,
+        momentum: float = 0.95,
+        betas: tuple[float, float] = (0.9, 0.98),
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+        adam_only: tuple[str, ...] = ("embed", "head"),
+    ) -> None:
+        self.lr = _positive("lr", lr)
+        self.ratio, self.momentum, self.weight_decay = _positive("ratio", ratio), momentum, weight_decay
+        everything = list(named)
+        hidden = [(n, p) for n, p in everything if p.ndim == 2 and not any(part in n for part in adam_only)]
+        names = {name for name, _ in hidden}
+        rest = [(n, p) for n, p in everything if n not in names]
+        self._adam = AdamW(rest, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+        self._weights = _Masters(hidden)
+        by_shape: dict[tuple[int, ...], dict[str, Tensor]] = defaultdict(dict)
+        for name, matrix in self._weights.masters.items():
+            by_shape[tuple(sorted(matrix.shape))][name] = matrix
+        self._batches = [_Batch(list(group), list(group.values())) for group in by_shape.values()]
+
+    @torch.no_grad()
+    def step(self, gradients: Mapping[str, Tensor], multiplier: float) -> None:
+        self._adam.step(gradients, multiplier)
+        lr = self.lr * self.ratio * multiplier
+        for batch in self._batches:
+            gradient = batch.stack([gradients[name] for name in batch.names])
+            batch.momentum.lerp_(gradient, 1 - self.momentum)
+            update = orthogonalize(torch.lerp(gradient, batch.momentum, self.momentum))
+            for matrix, flat, step in zip(batch.matrices, batch.transposed, update, strict=True):
+                scale = max(1.0, matrix.shape[0] / matrix.shape[1]) ** 0.5
+                matrix.mul_(1 - lr * self.weight_decay).add_(step.T if flat else step, alpha=-lr * scale)
+        self._weights.publish()
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        """Adam's, the masters, and ``momentum.<name>`` in the orientation of the matrix."""
+        state = self._adam.state_tensors() | self._weights.state_tensors()
+        for batch in self._batches:
+            for name, flat, momentum in zip(batch.names, batch.transposed, batch.momentum, strict=True):
+                state[f"momentum.{name}"] = (momentum.T if flat else momentum).clone(
+                    memory_format=torch.contiguous_format
+                )
+        return state
+
+    def load_state_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Continue from `state_tensors`.
+
+        Raises:
+            ValueError: state of other parameters, or of other shapes.
+        """
+        masters = self._weights.masters
+        mine = {key: value for key, value in tensors.items() if key.split(".", 1)[1] in masters}
+        self._adam.load_state_tensors({key: value for key, value in tensors.items() if key not in mine})
+        self._weights.load_state_tensors(mine)
+        momenta = {k.removeprefix("momentum."): v for k, v in mine.items() if k.startswith("momentum.")}
+        for name, value in momenta.items():
+            _same_shape(masters, name, value)
+        for batch in self._batches:
+            for name, flat, momentum in zip(batch.names, batch.transposed, batch.momentum, strict=True):
+                if name not in momenta:
+                    raise ValueError(f"optimiser state has no momentum of {name}: it was saved for another model")
+                momentum.copy_(momenta[name].T if flat else momenta[name])
+
+
+class _Batch:
+    """Matrices of one shape up to transposition, lying on their longer side, as one [n, rows ≤ cols] batch."""
+
+    def __init__(self, names: list[str], matrices: list[Tensor]) -> None:
+        self.names, self.matrices = names, matrices
+        self.transposed = [matrix.shape[0] > matrix.shape[1] for matrix in matrices]
+        shape = sorted(matrices[0].shape)
+        self.momentum = torch.zeros(len(matrices), *shape, dtype=matrices[0].dtype, device=matrices[0].device)
+
+    def stack(self, matrices: list[Tensor]) -> Tensor:
+        return torch.stack([m.T if flat else m for m, flat in zip(matrices, self.transposed, strict=True)])
+
+
+class _Masters:
+    """float32 tensors to optimise: the parameters themselves, or copies of those of lower precision."""
+
+    def __init__(self, named: Named) -> None:
+        trained = [(name, parameter) for name, parameter in named if parameter.requires_grad]
+        self.masters = {name: p if p.dtype == torch.float32 else p.detach().float() for name, p in trained}
+        self._copied = {name: parameter for name, parameter in trained if self.masters[name] is not parameter}
+
+    @torch.no_grad()
+    def publish(self) -> None:
+        """Round the masters into the model's parameters."""
+        for name, parameter in self._copied.items():
+            parameter.copy_(self.masters[name])
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        return {f"master.{name}": self.masters[name].clone() for name in self._copied}
+
+    @torch.no_grad()
+    def load_state_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        for name in self._copied:
+            if f"master.{name}" not in tensors:
+                raise ValueError(f"optimiser state has no float32 master of {name}: was it saved at another precision?")
+            self.masters[name].copy_(tensors[f"master.{name}"])
+        self.publish()
+
+
+def orthogonalize(batch: Tensor, steps: int = 5) -> Tensor:
+    """Newton–Schulz: [n, rows, cols] with rows ≤ cols → about U·Vᵀ of each singular value decomposition.
+
+    ``X ← aX + (bA + cA²)X`` with A = X·Xᵀ, from X = batch / ‖batch‖_F. Singular values end near 1 (0.7 to 1.2).
+    """
+    a, b, c = NEWTON_SCHULZ
+    x = batch / (torch.linalg.matrix_norm(batch, keepdim=True) + 1e-7)
+    for _ in range(steps):
+        gram = x @ x.transpose(-1, -2)
+        poly = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        x = torch.baddbmm(x, poly, x, beta=a)
+    return x
+
+
+def _positive(name: str, value: float) -> float:
+    if not value > 0:
+        raise ValueError(f"{name} must be positive, got {value}")
+    return value
+
+
+def _same_shape(named: Mapping[str, Tensor], name: str, value: Tensor, scalar: bool = False) -> Tensor:
+    """The parameter that a state tensor belongs to."""
+    if name not in named:
+        raise ValueError(f"optimiser state of {name!r}, which is not among the parameters trained here")
+    expected = () if scalar else tuple(named[name].shape)
+    if tuple(value.shape) != expected:
+        raise ValueError(f"optimiser state of {name!r} has shape {tuple(value.shape)}, expected {expected}")
+    return named[name]

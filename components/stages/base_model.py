@@ -1,0 +1,89 @@
+"""Stage: the base model – an existing one, or the tiny one pretrained on the domain's plain text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from components.losses.aggregate import GlobalCounts
+from components.losses.sft import nll
+from components.models.decoder import make_decoder
+from components.models.learner import Learner
+from components.models.load import save_model
+from components.models.logprobs import token_logprobs
+from components.models.schedule import cosine
+from components.runtime import Inputs, Out
+from components.stages.train import train
+
+
+def base_model(
+    inputs: Inputs,
+    out: Out,
+    *,
+    model: Any,
+    optimizer: Callable[..., Any],
+    steps: int = 1000,
+    batch_size: int = 20,
+    context: int = 64,
+    lr: float = 4e-3,
+    log_every: int = 25,
+    checkpoint_every: int = 100,
+) -> dict[str, float]:
+    """Write ``model/``: the policy's starting point and the reference of R1's second SFT.
+
+    A source that needs pretraining (the tiny model) is trained on ``pretrain.txt`` of the curated data, in its order,
+    packed into rows of ``context`` + 1 tokens; any other source is loaded and written as it is.
+
+    Args:
+        model: a source with ``build(lines, seed) -> (model, tokenizer)`` and ``needs_pretraining``.
+        optimizer: ``(named_parameters, lr=…)`` → optimiser.
+        batch_size: rows per step, over all processes.
+
+    Raises:
+        ValueError: too little text for the steps.
+    """
+    lines = (inputs["data"].path / "pretrain.txt").read_text().splitlines() if model.needs_pretraining else []
+    network, tokenizer = model.build(lines, out.seed)
+    metrics = {"parameters": float(sum(p.numel() for p in network.parameters()))}
+    if model.needs_pretraining:
+        rows = pack(tokenizer, lines, context + 1)
+        if len(rows) < steps * batch_size:
+            raise ValueError(
+                f"{out.name}: pretrain.txt packs into {len(rows)} rows of {context + 1} tokens, but {steps} steps of "
+                f"{batch_size} rows need {steps * batch_size}. Fix: lower {out.name}.steps or write more lines in data"
+            )
+        schedule = partial(cosine, total=steps, warmup=0.05, floor=0.1)
+        learner = Learner(network.named_parameters(), optimizer(network.named_parameters(), lr=lr), schedule, out.peers)
+        decoder = make_decoder(network)
+
+        def loss_of_step(step: int) -> Tensor:
+            batch = rows[step * batch_size : (step + 1) * batch_size]
+            ids = batch[out.peers.rank :: out.peers.world_size]
+            logp = token_logprobs(decoder.hidden(ids[:, :-1]).flatten(0, 1), decoder.head, ids[:, 1:].flatten())
+            return nll(
+                logp[None], torch.ones_like(logp[None]).bool(), GlobalCounts(len(batch), batch[:, 1:].numel(), 0)
+            )
+
+        metrics["loss"] = train(
+            out, network, learner, steps, loss_of_step, log_every=log_every, checkpoint_every=checkpoint_every
+        )
+    if out.peers.is_main:
+        save_model(network, tokenizer, out.path / "model")
+    return metrics
+
+
+def pack(tokenizer: Any, lines: list[str], width: int) -> Int[Tensor, "R width"]:
+    """Token stream of the lines, newline-terminated, cut into rows of ``width``."""
+
+    def stream() -> Iterator[list[int]]:
+        for start in range(0, len(lines), 2000):
+            part = [line + "\n" for line in lines[start : start + 2000]]
+            yield from tokenizer(part, add_special_tokens=False)["input_ids"]
+
+    tokens = torch.tensor([token for ids in stream() for token in ids], dtype=torch.int32)
+    return tokens[: len(tokens) // width * width].view(-1, width).long()

@@ -1,0 +1,45 @@
+"""Stage ``curate``: a source becomes disjoint, decontaminated splits, traces and plain text on disk."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from components.data.cleaning import Cleaning
+from components.data.corpus import DataError, Source, write_corpus
+from components.runtime import Inputs, Out
+
+
+def curate(inputs: Inputs, out: Out, *, source: Source, cleaning: Cleaning | None = None) -> dict[str, Any]:
+    """Load, clean and write the data; return what was kept and dropped.
+
+    Writes ``tasks/{train,fresh,profile,dev,test}.jsonl``, ``pretrain.txt``, ``cold_start.jsonl``, ``general.jsonl``,
+    ``preferences.jsonl`` (only where the data has pairs) and ``report.json``.
+
+    Raises:
+        DataError: the user's data has problems, or nothing is left to train on or to measure with.
+    """
+    if not out.peers.is_main:
+        return {}
+    corpus, report = (cleaning or Cleaning())(source.load(out.seed))
+    _warn_of_templates(report, out)
+    for split in ("train", "test"):
+        if not corpus.tasks[split]:
+            raise DataError(f"no task is left for {split}: {report['dropped'] or 'the source gave none'}")
+    write_corpus(corpus, out.path, report)
+    for note in corpus.notes:
+        out.say(note)
+    kept = report["kept"]
+    dropped = {reason: sum(counts.values()) for reason, counts in report["dropped"].items()}
+    out.say("tasks " + " ".join(f"{k} {kept[k]}" for k in ("train", "fresh", "profile", "dev", "test")))
+    out.say("dropped " + (", ".join(f"{n} {reason}" for reason, n in dropped.items()) or "nothing"))
+    return {**kept, **{f"dropped_{reason}": n for reason, n in dropped.items()}}
+
+
+def _warn_of_templates(report: dict[str, Any], out: Out) -> None:
+    """Prompts of one template share ten words without being the same question."""
+    overlaps, kept = report["dropped"].get("overlaps_evaluation", {}).get("train", 0), report["kept"]["train"]
+    if overlaps > 0.2 * (overlaps + kept):
+        out.say(
+            f"dropped {overlaps} of {overlaps + kept} prompts to train on, which share words with the evaluation; "
+            f"if they only share a template, set {out.name}.cleaning.ngram=0"
+        )

@@ -1,0 +1,92 @@
+"""Stage: a Bradley–Terry reward model on preference pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from components.artifacts import read_jsonl, write_json
+from components.evaluation.intervals import wilson
+from components.losses.preference import bradley_terry
+from components.models.batching import batches
+from components.models.chat import encode_examples
+from components.models.decoder import make_decoder
+from components.models.learner import Learner
+from components.models.load import load_model
+from components.models.reward_head import RewardModel
+from components.models.schedule import cosine
+from components.runtime import Inputs, Out
+from components.stages.shared import mean
+from components.stages.train import train
+from components.types import Example, Preference
+
+
+def reward_model(
+    inputs: Inputs,
+    out: Out,
+    *,
+    optimizer: Callable[..., Any],
+    epochs: int = 2,
+    batch_size: int = 32,
+    lr: float = 1.5e-3,
+    log_every: int = 10,
+    checkpoint_every: int = 50,
+) -> dict[str, float]:
+    """Train s(prompt, response) with -log σ(s_chosen - s_rejected); writes the model and ``pairs.json``.
+
+    ``accuracy`` is the share of held-out pairs (prompts of no stage) in which the chosen response scores higher, with a
+    95 % Wilson interval; ``pairs.json`` has it by family and defect.
+    """
+    backbone, tokenizer = load_model(inputs["model"].path / "model")
+    scorer = RewardModel(backbone, make_decoder(backbone).hidden)
+    train_pairs, test_pairs = (
+        [Preference.from_json(row) for row in read_jsonl(inputs["preferences"].path / f"{split}.jsonl")]
+        for split in ("train", "test")
+    )
+    pairs = _encode(tokenizer, train_pairs)
+    lengths = [max(len(a), len(b)) for a, b in pairs]
+    plan = [part for epoch in range(epochs) for part in batches(lengths, batch_size, (out.seed, out.name, epoch))]
+    schedule = partial(cosine, total=len(plan), warmup=0.05, floor=0.1)
+    learner = Learner(scorer.named_parameters(), optimizer(scorer.named_parameters(), lr=lr), schedule, out.peers)
+
+    def loss_of_step(step: int) -> Tensor:
+        mine = out.peers.shard([pairs[i] for i in plan[step]])
+        scores = scorer([a for a, _ in mine] + [b for _, b in mine])
+        return bradley_terry(scores[: len(mine)], scores[len(mine) :], pairs=len(plan[step]))[0]
+
+    loss = train(out, scorer, learner, len(plan), loss_of_step, log_every=log_every, checkpoint_every=checkpoint_every)
+    right = _ranked_right(scorer, _encode(tokenizer, test_pairs), out)
+    low, high = wilson(mean(right), len(right))
+    if out.peers.is_main:
+        scorer.save(out.path, tokenizer)
+        write_json(out.path / "pairs.json", _by_defect(test_pairs, right))
+    return {
+        "loss": loss,
+        "accuracy": mean(right),
+        "accuracy_low": low,
+        "accuracy_high": high,
+        "pairs": float(len(pairs)),
+    }
+
+
+def _encode(tokenizer: Any, pairs: Sequence[Preference]) -> list[tuple[list[int], list[int]]]:
+    """Token sequences of prompt + chosen and prompt + rejected."""
+    both = [Example(pair.task_id, pair.messages, text) for pair in pairs for text in (pair.chosen, pair.rejected)]
+    encoded = [[*e.prompt, *e.tokens] for e in encode_examples(tokenizer, both)]
+    return list(zip(encoded[::2], encoded[1::2], strict=True))
+
+
+def _ranked_right(scorer: RewardModel, pairs: Sequence[tuple[list[int], list[int]]], out: Out) -> list[float]:
+    mine = out.peers.shard(pairs)
+    chosen, rejected = scorer.score([a for a, _ in mine]), scorer.score([b for _, b in mine])
+    return out.peers.unshard([float(a > b) for a, b in zip(chosen, rejected, strict=True)])
+
+
+def _by_defect(pairs: Sequence[Preference], right: Sequence[float]) -> dict[str, dict[str, float]]:
+    found: dict[str, list[float]] = {}
+    for pair, ok in zip(pairs, right, strict=True):
+        found.setdefault(f"{pair.family}/{pair.defect}", []).append(ok)
+    return {name: {"accuracy": mean(values), "n": float(len(values))} for name, values in sorted(found.items())}

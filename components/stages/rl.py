@@ -1,0 +1,287 @@
+"""Stage: reinforcement learning with a GRPO-family algorithm – the first round, and the second over all scenarios.
+
+One step: draw prompts → sample G rollouts each → score → group rules → advantages → minibatches → optimiser steps →
+curriculum observes → checkpoint. Every draw is addressed by (seed, stage, step, item), so that a run that was stopped
+anywhere continues exactly as if it had not been.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+from components.artifacts import read_json, write_json
+from components.curriculum.dynamic import keep_informative
+from components.losses.policy import Algorithm
+from components.models.checkpoint import load_latest, save_checkpoint
+from components.models.decoder import make_decoder
+from components.models.learner import Learner
+from components.models.load import save_model
+from components.models.schedule import linear
+from components.rng import stream
+from components.rollout.record import rows, write_rows
+from components.rollout.sampling import Sampling
+from components.runtime import Inputs, Out
+from components.stages.rl_update import Updater
+from components.stages.shared import Policy, load_policy, mean, read_tasks
+from components.types import Group, Task
+
+
+def rl(
+    inputs: Inputs,
+    out: Out,
+    *,
+    algorithm: Algorithm,
+    reward: Any,
+    curriculum: Any,
+    engine: Callable[..., Any],
+    environment: Any,
+    optimizer: Callable[..., Any],
+    steps: int,
+    quotas: Mapping[str, int],
+    group_size: int = 8,
+    lr: float = 3e-4,
+    lr_floor: float = 0.2,
+    warmup: float = 0.06,
+    minibatches: int = 2,
+    beta: float = 0.0,
+    max_new_tokens: int = 80,
+    temperature: float = 1.0,
+    micro_batch_tokens: int = 8192,
+    max_failed: float = 0.05,
+    checkpoint_every: int = 5,
+) -> dict[str, float]:
+    """Train the policy on verifiable rewards; writes ``model/``, ``rollouts/`` and ``curriculum.json``.
+
+    Args:
+        reward: object with ``score(pairs, progress) -> list[Score]``.
+        curriculum: draws prompts; each quota has its own copy.
+        optimizer: ``(named_parameters, lr=…)`` → optimiser.
+        quotas: prompts per step by task kind or family, e.g. ``{reasoning: 12, unsafe: 8}``; a step samples
+            Σ quotas × group_size rollouts.
+        beta: KL coefficient against the starting policy, where the algorithm has a KL term without its own.
+        minibatches: optimiser steps per rollout batch; the second and later ones are off-policy, hence the ratio.
+        micro_batch_tokens: padded tokens per backward pass; does not change results beyond rounding.
+        max_failed: share of rollouts of a step whose reward may fail before the stage stops.
+
+    Raises:
+        ValueError: a quota that matches no task; fewer prompts than processes.
+        RuntimeError: too many failed rewards in a step, with the reward, the task and the cause.
+        Interrupted: a stop was asked for; the step was finished and saved.
+    """
+    prompts = sum(quotas.values())
+    if prompts < out.peers.world_size:
+        raise ValueError(
+            f"{out.name}.quotas: {prompts} prompts a step for {out.peers.world_size} processes. Fix: raise them"
+        )
+    policy = load_policy(inputs, engine)
+    network = policy.model
+    reference = copy.deepcopy(network).requires_grad_(False) if algorithm.needs_reference(beta) else None
+    schedule = partial(linear, total=steps * minibatches, warmup=warmup, floor=lr_floor)
+    learner = Learner(network.named_parameters(), optimizer(network.named_parameters(), lr=lr), schedule, out.peers)
+    updater = Updater(
+        algorithm=algorithm,
+        decoder=policy.decoder,
+        reference=None if reference is None else make_decoder(reference),
+        learner=learner,
+        peers=out.peers,
+        minibatches=minibatches,
+        beta=beta,
+        temperature=temperature,
+        max_length=max_new_tokens,
+        micro_batch_tokens=micro_batch_tokens,
+        pad=policy.tokenizer.pad_token_id,
+        state=algorithm.initial_state(),
+    )
+    run = _Run(out, policy, reference, updater, _curricula(inputs, curriculum, quotas), dict(quotas), steps)
+    sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature)
+    rounds = _Rounds(run, reward, sampling, environment, group_size, max_failed)
+    for step in range(run.restore(), steps):
+        began = perf_counter()
+        sampled, used = rounds(step)
+        between = perf_counter()
+        figures = updater(out.peers.shard(used), len(used)) if len(used) >= out.peers.world_size else {}
+        policy.engine.load(network.state_dict())
+        run.refresh_reference(step + 1)
+        run.log(step, sampled, used, figures, {"rollout": between - began, "update": perf_counter() - between})
+        stopping = out.should_stop()
+        if stopping or (step + 1) % checkpoint_every == 0 or step + 1 == steps:
+            run.save(step + 1)
+        if stopping and step + 1 < steps:
+            out.raise_if_stopping()
+    return run.close()
+
+
+@dataclass
+class _Run:
+    """The moving parts of one RL stage: all that a checkpoint holds, and what is written of each step."""
+
+    out: Out
+    policy: Policy
+    reference: Any
+    updater: Updater
+    curricula: Mapping[str, Any]
+    quotas: Mapping[str, int]
+    steps: int
+    records: list[dict[str, Any]] = field(default_factory=list)
+    last: dict[str, float] = field(default_factory=dict)
+
+    def draw(self, address: tuple[int | str, ...]) -> list[Task]:
+        """The prompts of one round, families spread evenly over processes and minibatches."""
+        drawn = [task for name, n in self.quotas.items() for task in self.curricula[name].draw(n, (*address, name))]
+        stream(*address, "order").shuffle(drawn)
+        return drawn
+
+    def observe(self, groups: Sequence[Group]) -> None:
+        for curriculum in self.curricula.values():
+            curriculum.observe(groups)
+
+    def refresh_reference(self, step: int) -> None:
+        """R1 replaces the reference by the policy every so many steps (arXiv:2501.12948)."""
+        if self.reference is not None and self.updater.algorithm.refreshes_reference(step):
+            self.reference.load_state_dict(self.policy.model.state_dict())
+
+    def log(
+        self,
+        step: int,
+        sampled: Sequence[Group],
+        used: Sequence[Group],
+        figures: Mapping[str, float],
+        seconds: Mapping[str, float],
+    ) -> None:
+        """Metrics of the step; its rollouts are kept for the next checkpoint."""
+        self.last = {**_measure(sampled), "groups_used": float(len(used)), **figures}
+        tokens = sum(len(r.tokens) for group in sampled for r in group.rollouts)
+        self.records += rows(sampled, step + 1) if self.out.peers.is_main else []
+        self.out.log(step + 1, {**self.last, **{f"seconds_{name}": value for name, value in seconds.items()}})
+        shown = {name: self.last[name] for name in ("reward", "accuracy") if name in self.last}
+        self.out.progress(step + 1, self.steps, **shown, tokens_per_s=tokens / max(1e-9, sum(seconds.values())))
+
+    def save(self, step: int) -> None:
+        """One checkpoint: weights, optimiser, reference, curricula; the rollouts since the last one first."""
+        if self.records:
+            write_rows(self.out.path / "rollouts" / f"step-{step:06d}.parquet", self.records)
+        self.records.clear()
+        tensors, state = self.updater.learner.state()
+        models = {"model": self.policy.model.state_dict(), "learner": tensors}
+        if self.reference is not None and self.updater.algorithm.ref_refresh_every:
+            models["reference"] = self.reference.state_dict()
+        curricula = {name: curriculum.state() for name, curriculum in self.curricula.items()}
+        rest = {"learner": state, "curricula": curricula, "algorithm": self.updater.state, "last": self.last}
+        save_checkpoint(self.out, step, models, rest)
+
+    def restore(self) -> int:
+        """Continue from the last checkpoint, if there is one; returns the step to do next."""
+        if (saved := load_latest(self.out)) is None:
+            return 0
+        self.policy.model.load_state_dict(saved.tensors["model"])
+        self.policy.engine.load(self.policy.model.state_dict())
+        self.updater.learner.load_state(saved.tensors["learner"], saved.state["learner"])
+        self.updater.state = saved.state["algorithm"]
+        if "reference" in saved.tensors:
+            self.reference.load_state_dict(saved.tensors["reference"])
+        for name, curriculum in self.curricula.items():
+            curriculum.load_state(saved.state["curricula"][name])
+        self.last = saved.state["last"]
+        return saved.step
+
+    def close(self) -> dict[str, float]:
+        """Write what later stages read; returns the metrics of the last step."""
+        if self.out.peers.is_main:
+            write_json(self.out.path / "curriculum.json", {name: c.describe() for name, c in self.curricula.items()})
+            save_model(self.policy.model, self.policy.tokenizer, self.out.path / "model")
+        return {"steps": float(self.steps), **self.last}
+
+
+@dataclass
+class _Rounds:
+    """Sampling and scoring of one step: one round, or with dynamic sampling as many as fill the batch."""
+
+    run: _Run
+    reward: Any
+    sampling: Sampling
+    environment: Any
+    group_size: int
+    max_failed: float
+
+    def __call__(self, step: int) -> tuple[list[Group], list[Group]]:
+        """(all groups sampled, the groups to train on), the same on every rank."""
+        wanted, extra = sum(self.run.quotas.values()), self.run.updater.algorithm.dynamic_sampling
+        sampled: list[Group] = []
+        used: list[Group] = []
+        for number in range(1 + extra):
+            groups = self._round(step, number)
+            self.run.observe(groups)
+            sampled += groups
+            used += keep_informative(groups)[0] if extra else groups
+            if len(used) >= wanted:
+                break
+        if len(used) < wanted:
+            self.run.out.say(f"step {step + 1}: {len(used)} of {wanted} groups have signal after {1 + extra} rounds")
+        return sampled, used[:wanted]
+
+    def _round(self, step: int, number: int) -> list[Group]:
+        run, peers = self.run, self.run.out.peers
+        address = (run.out.seed, run.out.name, step, number)
+        tasks = peers.shard(run.draw(address))
+        rollouts = run.policy.sample(tasks, self.group_size, self.sampling, self.environment, address, step)
+        pairs = [(task, rollout) for task, group in zip(tasks, rollouts, strict=True) for rollout in group]
+        scores = self.reward.score(pairs, step / run.steps)
+        size = self.group_size
+        groups = [
+            Group(task, tuple(group), tuple(scores[i * size : (i + 1) * size]))
+            for i, (task, group) in enumerate(zip(tasks, rollouts, strict=True))
+        ]
+        everyone = peers.unshard(groups)
+        self._check_failures(step, everyone)
+        return everyone
+
+    def _check_failures(self, step: int, groups: Sequence[Group]) -> None:
+        scores = [(group.task.id, score) for group in groups for score in group.scores]
+        failed = [(task_id, score.reason) for task_id, score in scores if score.outcome == "failed"]
+        if len(failed) > self.max_failed * len(scores):
+            task_id, reason = failed[0]
+            raise RuntimeError(
+                f"{self.run.out.name} step {step + 1}: the reward failed on {len(failed)} of {len(scores)} rollouts, "
+                f"more than max_failed={self.max_failed:g} allows. First: task {task_id}: {reason}"
+            )
+
+
+def _curricula(inputs: Inputs, curriculum: Any, quotas: Mapping[str, int]) -> dict[str, Any]:
+    """One curriculum per quota, started from the profile's pass rates where there is a profile."""
+    profile = read_json(inputs["profile"].path / "profile.json") if "profile" in inputs else {}
+    rates = {cell: entry["pass_rate"] for cell, entry in profile.items()}
+    tasks = read_tasks(inputs, "train")
+    curricula = {}
+    for name in quotas:
+        mine = [task for task in tasks if name in (task.kind, task.family)]
+        if not mine:
+            known = sorted({task.kind for task in tasks} | {task.family for task in tasks})
+            raise ValueError(f"quotas.{name}: no such tasks in the data. Fix: one of {', '.join(known)}")
+        curricula[name] = copy.deepcopy(curriculum)
+        curricula[name].start(mine, {cell: rates[cell] for cell in {task.cell for task in mine} & rates.keys()})
+    return curricula
+
+
+def _measure(groups: Sequence[Group]) -> dict[str, float]:
+    """Means over the step's rollouts: reward, every term, length, share cut off, groups with signal."""
+    scored = [(r, s) for g in groups for r, s in zip(g.rollouts, g.scores, strict=True) if s.outcome == "scored"]
+    names = sorted({name for _, s in scored for name in s.terms})
+    spread = [max(t) - min(t) > 1e-6 for g in groups if (t := [s.total for s in g.scores if s.outcome == "scored"])]
+    by_family = {g.task.family for g in groups}
+    return {
+        "reward": mean([s.total for _, s in scored]),
+        **{name: mean([s.terms[name] for _, s in scored if name in s.terms]) for name in names},
+        "length": mean([float(len(r.tokens)) for r, _ in scored]),
+        "truncated": mean([float(r.finish == "length") for r, _ in scored]),
+        "failed": 1.0 - len(scored) / max(1, sum(len(g.rollouts) for g in groups)),
+        "signal": mean([float(s) for s in spread]),
+        **{
+            f"reward/{family}": mean([s.total for g in groups if g.task.family == family for s in g.scores])
+            for family in sorted(by_family)
+        },
+    }

@@ -1,0 +1,150 @@
+"""The update of one RL step: advantages over the whole batch, then minibatches of micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from components.losses import stats
+from components.losses.aggregate import GlobalCounts
+from components.losses.policy import Algorithm
+from components.models.learner import Learner
+from components.models.logprobs import token_logprobs_and_entropy
+from components.rollout.batch import Batch, make_batch, micro_batches
+from components.runtime import Peers
+from components.types import Group
+
+
+@dataclass
+class Updater:
+    """Turns scored groups into optimiser steps; knows the algorithm only through its interface.
+
+    Attributes:
+        decoder, reference: forward passes of the policy and, if there is a KL term, of the reference.
+        minibatches: optimiser steps per rollout batch.
+        beta: the stage's KL coefficient.
+        max_length: token limit of a response.
+        micro_batch_tokens: padded tokens per backward pass.
+        state: the algorithm's own, from step to step.
+    """
+
+    algorithm: Algorithm
+    decoder: Any
+    reference: Any
+    learner: Learner
+    peers: Peers
+    minibatches: int
+    beta: float
+    temperature: float
+    max_length: int
+    micro_batch_tokens: int
+    pad: int
+    state: dict[str, float] = field(default_factory=dict)
+
+    def __call__(self, groups: Sequence[Group], total: int) -> dict[str, float]:
+        """One update on this rank's groups, ``total`` over all ranks; returns figures of the whole update."""
+        batch = make_batch(groups, self.pad)
+        step = _Step(self, batch, groups)
+        seen: list[Mapping[str, float]] = []
+        skipped = 0
+        for number in range(self.minibatches):
+            mine = [i for i in range(len(groups)) if self._minibatch(i, total) == number]
+            outcome = self.learner.step(step.losses(mine, seen))
+            skipped += outcome.skipped == "nonfinite"
+        merged = stats.merge(part for rank in self.peers.gather(seen) for part in rank)
+        self.state = dict(self.algorithm.observe(self.state, merged))
+        figures = {"lr": outcome.lr, "grad_norm": outcome.grad_norm, "updates_skipped": float(skipped)}
+        return {**stats.summarise(merged), **figures, **self.state}
+
+    def _minibatch(self, position: int, total: int) -> int:
+        """Minibatch of a local group: consecutive blocks of the (shuffled) step, whatever the number of ranks."""
+        return (position * self.peers.world_size + self.peers.rank) * self.minibatches // total
+
+    def logp(self, decoder: Any, batch: Batch) -> tuple[Float[Tensor, "M C"], Float[Tensor, "M C"] | None]:
+        """Log-probability (and entropy, if the algorithm asks for it) of every trained token, 0 elsewhere."""
+        hidden = decoder.hidden_shared(batch.prompt_ids, batch.prompt_len, batch.ids, batch.group)
+        flat, entropy = token_logprobs_and_entropy(
+            hidden[batch.mask],
+            decoder.head,
+            batch.ids[batch.mask],
+            temperature=self.temperature,
+            entropy=self.algorithm.needs_entropy,
+        )
+        spread = partial(torch.zeros(batch.ids.shape).masked_scatter, batch.mask)
+        return spread(flat), spread(entropy) if self.algorithm.needs_entropy else None
+
+
+class _Step:
+    """What one update computes once for all of its minibatches."""
+
+    def __init__(self, updater: Updater, batch: Batch, groups: Sequence[Group]) -> None:
+        self.updater, self.batch = updater, batch
+        algorithm, scores = updater.algorithm, [score for group in groups for score in group.scores]
+        valid = torch.tensor([score.outcome == "scored" for score in scores])
+        reward = torch.tensor([score.total for score in scores], dtype=torch.float)
+        truncated = torch.tensor([r.finish == "length" for group in groups for r in group.rollouts])
+        self.positive = torch.tensor([score.terms.get("accuracy", 0.0) >= 1.0 for score in scores])
+        self.ref_logp = self._reference_logp()
+        self.advantage = algorithm.advantages(
+            algorithm.shape_rewards(reward, batch.length, updater.max_length),
+            torch.arange(len(groups)).repeat_interleave(batch.group_size),
+            valid,
+            mask=batch.mask,
+            logp=batch.logp_old,
+            ref_logp=self.ref_logp,
+            beta=updater.beta,
+            all_reduce=updater.peers.all_reduce,
+        )
+        self.mask = algorithm.loss_mask(batch.mask, truncated)
+
+    def losses(self, groups: Sequence[int], seen: list[Mapping[str, float]]) -> list[Callable[[], Tensor]]:
+        """One closure per micro-batch of these groups; each appends its statistics to ``seen`` when called."""
+        rows = self.batch.rows(groups) if groups else torch.zeros(0, dtype=torch.long)
+        local = GlobalCounts.of(self.mask[rows], max_length=self.updater.max_length, positive=self.positive[rows])
+        counts = GlobalCounts.merge(self.updater.peers.gather(local))
+        useful = [group for group in groups if self._matters(group)]
+        parts = micro_batches(self.batch, useful, self.updater.micro_batch_tokens)
+        return [partial(self._loss, part, counts, seen) for part in parts]
+
+    def _matters(self, group: int) -> bool:
+        """Whether a group moves the weights: a group without signal does only through terms that are not advantages."""
+        algorithm = self.updater.algorithm
+        others = self.ref_logp is not None or algorithm.needs_entropy or algorithm.positive_nll > 0
+        return others or bool(self.advantage[self.batch.rows([group])].any())
+
+    def _loss(self, groups: list[int], counts: GlobalCounts, seen: list[Mapping[str, float]]) -> Tensor:
+        updater, rows, part = self.updater, self.batch.rows(groups), self.batch.select(groups)
+        logp, entropy = updater.logp(updater.decoder, part)
+        width = part.ids.shape[1]
+        loss, figures = updater.algorithm.loss(
+            logp,
+            part.logp_old,
+            self.advantage[rows] if self.advantage.ndim == 1 else self.advantage[rows, :width],
+            self.mask[rows, :width],
+            counts=counts,
+            beta=updater.beta,
+            ref_logp=None if self.ref_logp is None else self.ref_logp[rows, :width],
+            entropy=entropy,
+            positive=self.positive[rows],
+            state=updater.state or None,
+        )
+        seen.append(figures)
+        return loss
+
+    @torch.no_grad()
+    def _reference_logp(self) -> Float[Tensor, "M C"] | None:
+        updater, batch = self.updater, self.batch
+        if updater.reference is None:
+            return None
+        logp = torch.zeros_like(batch.logp_old)
+        everything = range(len(batch.prompt_len))
+        for part in micro_batches(batch, everything, updater.micro_batch_tokens):
+            chosen = batch.select(part)
+            logp[batch.rows(part), : chosen.ids.shape[1]] = updater.logp(updater.reference, chosen)[0]
+        return logp

@@ -1,0 +1,106 @@
+"""Stage: supervised fine-tuning – the cold start, and again on the rejection-sampled data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from components.artifacts import read_jsonl
+from components.losses.aggregate import GlobalCounts
+from components.losses.sft import nll
+from components.models.batching import batches
+from components.models.chat import Encoded, encode_examples
+from components.models.decoder import make_decoder
+from components.models.learner import Learner
+from components.models.load import load_model, save_model
+from components.models.logprobs import token_logprobs
+from components.models.schedule import cosine
+from components.rng import stream
+from components.runtime import Inputs, Out
+from components.stages.train import train
+from components.types import Example
+
+
+def sft(
+    inputs: Inputs,
+    out: Out,
+    *,
+    files: Mapping[str, Sequence[str]],
+    optimizer: Callable[..., Any],
+    epochs: int = 2,
+    batch_size: int = 32,
+    lr: float = 2e-3,
+    max_examples: int | None = None,
+    token_exact: bool = True,
+    log_every: int = 20,
+    checkpoint_every: int = 100,
+) -> dict[str, float]:
+    """Train on examples; loss = mean NLL per trained token of the whole batch; writes ``model/``.
+
+    Trained tokens are the response's own: the prompt, the template's prefill and ``<result>…</result>`` are masked.
+
+    Args:
+        files: input name → files of examples in it.
+        optimizer: ``(named_parameters, lr=…)`` → optimiser.
+        batch_size: examples per step, over all processes.
+        max_examples: train on so many of them, drawn at random.
+        token_exact: train on the tokens that were sampled; False tokenises the text again, for a model with another
+            tokenizer (distillation).
+
+    Raises:
+        ValueError: no examples.
+    """
+    network, tokenizer = load_model(inputs["model"].path / "model")
+    encoded = encode_examples(tokenizer, _examples(inputs, out, files, max_examples, token_exact))
+    lengths = [len(example) for example in encoded]
+    plan = [part for epoch in range(epochs) for part in batches(lengths, batch_size, (out.seed, out.name, epoch))]
+    schedule = partial(cosine, total=len(plan), warmup=0.05, floor=0.1)
+    learner = Learner(network.named_parameters(), optimizer(network.named_parameters(), lr=lr), schedule, out.peers)
+    decoder = make_decoder(network)
+
+    def loss_of_step(step: int) -> Tensor:
+        chosen = [encoded[i] for i in plan[step]]
+        return example_loss(decoder, out.peers.shard(chosen), sum(sum(e.mask) for e in chosen), tokenizer.pad_token_id)
+
+    loss = train(out, network, learner, len(plan), loss_of_step, log_every=log_every, checkpoint_every=checkpoint_every)
+    if out.peers.is_main:
+        save_model(network, tokenizer, out.path / "model")
+    return {"loss": loss, "examples": float(len(encoded)), "steps": float(len(plan)), "epochs": float(epochs)}
+
+
+def _examples(
+    inputs: Inputs, out: Out, files: Mapping[str, Sequence[str]], limit: int | None, token_exact: bool
+) -> list[Example]:
+    examples = [
+        Example.from_json(row)
+        for source, names in files.items()
+        for name in names
+        for row in read_jsonl(inputs[source].path / name)
+    ]
+    if not examples:
+        raise ValueError(
+            f"{out.name}: no examples in {dict(files)}. Fix: look at why the stage that writes them kept none"
+        )
+    if limit is not None:
+        stream(out.seed, out.name, "examples").shuffle(examples)
+        examples = examples[:limit]
+    return examples if token_exact else [replace(example, tokens=None, mask=None) for example in examples]
+
+
+def example_loss(decoder: Any, examples: Sequence[Encoded], tokens: int, pad: int) -> Tensor:
+    """Σ -log π(trained tokens) / ``tokens`` of right-padded examples; ``tokens`` counts those of the whole batch."""
+    width = max((len(e.prompt) + len(e.tokens) for e in examples), default=1)
+    ids = torch.full((len(examples), width), pad, dtype=torch.long)
+    mask = torch.zeros(len(examples), width, dtype=torch.bool)
+    for row, example in enumerate(examples):
+        start, end = len(example.prompt), len(example.prompt) + len(example.tokens)
+        ids[row, :end] = torch.tensor([*example.prompt, *example.tokens])
+        mask[row, start:end] = torch.tensor(example.mask)
+    trained = mask[:, 1:]
+    logp = token_logprobs(decoder.hidden(ids[:, :-1])[trained], decoder.head, ids[:, 1:][trained])
+    return nll(logp[None], torch.ones_like(logp[None]).bool(), GlobalCounts(len(examples), tokens, 0))

@@ -1,0 +1,101 @@
+"""What several stages need: reading tasks, loading a policy, sampling with all peers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from components.artifacts import read_jsonl
+from components.models.chat import render_all
+from components.models.decoder import make_decoder
+from components.models.load import load_model
+from components.rollout.collect import collect
+from components.rollout.sampling import Sampling
+from components.runtime import Inputs, Out
+from components.types import Rollout, Task
+
+
+@dataclass
+class Policy:
+    """A model that can be trained, its tokenizer, its forward passes, and the engine that samples from it."""
+
+    model: Any
+    tokenizer: Any
+    decoder: Any
+    engine: Any
+
+    def sample(
+        self,
+        tasks: Sequence[Task],
+        n: int,
+        sampling: Sampling,
+        environment: Any,
+        address: tuple[int | str, ...],
+        version: int = 0,
+    ) -> list[tuple[Rollout, ...]]:
+        """n rollouts of each task; the i-th of a task is a function of (weights, address, task id, i) alone."""
+        conversations = [task.messages for task in tasks]
+        rendered = dict(zip(conversations, render_all(self.tokenizer, conversations), strict=True))
+        return collect(
+            self.engine,
+            self.tokenizer,
+            lambda _, messages: rendered[tuple(messages)],
+            tasks,
+            n,
+            sampling,
+            environment,
+            address=address,
+            policy_version=version,
+        )
+
+
+def load_policy(inputs: Inputs, engine: Callable[..., Any], source: str = "model") -> Policy:
+    """The model of an input artifact, with an engine on it."""
+    model, tokenizer = load_model(inputs[source].path / "model")
+    decoder = make_decoder(model)
+    return Policy(model, tokenizer, decoder, engine(decoder, tokenizer))
+
+
+def read_tasks(inputs: Inputs, split: str, source: str = "data") -> list[Task]:
+    """Tasks of one split of the curated data."""
+    return [Task.from_json(row) for row in read_jsonl(inputs[source].path / "tasks" / f"{split}.jsonl")]
+
+
+def sample_all(
+    policy: Policy,
+    tasks: Sequence[Task],
+    n: int,
+    sampling: Sampling,
+    environment: Any,
+    out: Out,
+    label: str,
+    chunk: int = 128,
+    address: tuple[int | str, ...] | None = None,
+) -> list[tuple[Rollout, ...]]:
+    """n rollouts of every task, the work shared by all peers, in the order of ``tasks`` on every rank.
+
+    Raises:
+        Interrupted: a stop was asked for; sampling stages are short and start again.
+    """
+    rollouts: list[tuple[Rollout, ...]] = []
+    for start in range(0, len(tasks), chunk * out.peers.world_size):
+        part = tasks[start : start + chunk * out.peers.world_size]
+        mine = policy.sample(out.peers.shard(part), n, sampling, environment, address or (out.seed, out.name, label))
+        rollouts += out.peers.unshard(mine)
+        out.progress(len(rollouts), len(tasks))
+        out.raise_if_stopping()
+    return rollouts
+
+
+def mean(values: Sequence[float]) -> float:
+    """Arithmetic mean; 0.0 of nothing."""
+    return sum(values) / len(values) if values else 0.0
+
+
+def by_cell(tasks: Sequence[Task]) -> Mapping[str, list[int]]:
+    """Positions of the tasks of each cell, cells in order."""
+    cells: dict[str, list[int]] = {}
+    for i, task in enumerate(tasks):
+        cells.setdefault(task.cell, []).append(i)
+    return dict(sorted(cells.items()))

@@ -1,0 +1,53 @@
+"""The loop that pretraining, SFT and the reward model share: step, log, checkpoint, resume."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from torch import Tensor, nn
+
+from components.models.checkpoint import load_latest, save_checkpoint
+from components.models.learner import Learner
+from components.runtime import Out
+
+
+def train(
+    out: Out,
+    module: nn.Module,
+    learner: Learner,
+    steps: int,
+    loss_of_step: Callable[[int], Tensor],
+    *,
+    log_every: int,
+    checkpoint_every: int,
+) -> float:
+    """Take ``steps`` optimiser steps, from the last checkpoint on; returns the loss of the last step over all ranks.
+
+    Args:
+        loss_of_step: this rank's share of the loss of a step, divided by counts of the whole batch.
+
+    Raises:
+        Interrupted: a stop was asked for; everything up to the last finished step is saved.
+    """
+    start, loss = 0, 0.0
+    if (saved := load_latest(out)) is not None:
+        module.load_state_dict(saved.tensors["model"])
+        learner.load_state(saved.tensors["learner"], saved.state["learner"])
+        start, loss = saved.step, saved.state["loss"]
+    for step in range(start, steps):
+        stats = learner.step([partial(loss_of_step, step)])
+        last = step + 1 == steps
+        if (step + 1) % log_every == 0 or last:
+            loss = stats.loss
+            out.log(step + 1, {"loss": loss, "lr": stats.lr, "grad_norm": stats.grad_norm})
+            out.progress(step + 1, steps, loss=loss)
+        stopping = out.should_stop()
+        if not last and (stopping or (step + 1) % checkpoint_every == 0):
+            tensors, state = learner.state()
+            save_checkpoint(
+                out, step + 1, {"model": module.state_dict(), "learner": tensors}, {"learner": state, "loss": loss}
+            )
+            if stopping:
+                out.raise_if_stopping()
+    return loss

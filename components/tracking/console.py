@@ -1,0 +1,202 @@
+"""The run as a person sees it: a live display on a terminal, one plain line an event elsewhere, a table at the end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from components.tracking.events import Event, numbers, stage_state
+from components.tracking.table import console_table as console_table  # shown at the end of a run
+
+_MARKS = {
+    "done": ("✓", "green"),
+    "reused": ("↺", "cyan"),
+    "failed": ("✗", "red"),
+    "interrupted": ("■", "yellow"),
+    "skipped": ("–", "dim"),
+}
+# What a finished stage is remembered by, the first few that it has.
+_BRIEF = ("pass@1", "reward", "accuracy", "pass_rate", "kept", "tasks", "unsafe_refused", "benign_answered", "loss")
+_PLAIN_EVERY_S = 10.0
+
+
+class ConsoleView:
+    """Listener that shows a run.
+
+    Args:
+        quiet: show failures and warnings only.
+        console: where to write; a terminal gets the live display, anything else plain lines.
+        live: force the one or the other.
+    """
+
+    def __init__(
+        self,
+        *,
+        quiet: bool = False,
+        console: Console | None = None,
+        file: TextIO | None = None,
+        live: bool | None = None,
+    ) -> None:
+        self.console = console or Console(file=file, highlight=False)
+        self.quiet = quiet
+        self._lock = threading.Lock()
+        self._running: dict[str, _Running] = {}
+        self._waiting: list[str] = []
+        self._finished = 0
+        self._began = time.monotonic()
+        on_terminal = self.console.is_terminal if live is None else live
+        self._live = None
+        if on_terminal and not quiet:
+            self._live = Live(_Screen(self), console=self.console, refresh_per_second=2, transient=True)
+
+    def __call__(self, event: Event) -> None:
+        handle = getattr(self, f"_on_{event.get('event')}", None)
+        if handle is not None:
+            with self._lock:
+                handle(event)
+
+    def close(self) -> None:
+        """Take the live display away; finished stages stay on the screen."""
+        if self._live is not None and self._live.is_started:
+            self._live.stop()
+
+    def _on_run(self, event: Event) -> None:
+        if event.get("state") == "started":
+            self._began = time.monotonic()
+            self._waiting = [str(name) for name in event.get("stages", ())]
+            named = [str(event[key]) for key in ("pipeline", "run") if event.get(key)]
+            seed = [f"seed {event['seed']}"] if "seed" in event else []
+            self._print(Text(" · ".join(["r1flow", *named, *seed]), style="bold"))
+            if self._live is not None:
+                self._live.start()
+        else:
+            self.close()
+            self._print(f"{event.get('state')} after {duration(time.monotonic() - self._began)}")
+
+    def _on_stage(self, event: Event) -> None:
+        name, state = str(event["stage"]), stage_state(event)
+        if state == "waiting":
+            if name not in self._waiting:
+                self._waiting.append(name)
+            return
+        if name in self._waiting:
+            self._waiting.remove(name)
+        if state == "running":
+            self._running[name] = _Running(name)
+            if self._live is None or event.get("why"):
+                self._print(_line("▸", "blue", name, str(event.get("why") or "started")))
+            return
+        started = self._running.pop(name, None)
+        if state in _MARKS:
+            self._finished += 1
+            mark, colour = _MARKS[state]
+            wall = event.get("wall_s") or (time.monotonic() - started.began if started else None)
+            took = duration(wall) if wall is not None and state in ("done", "failed", "interrupted") else state
+            reason = event.get("reason") or event.get("error") or ""
+            detail = str(reason) if state == "failed" else _brief(event.get("metrics") or {})
+            self._print(_line(mark, colour, name, f"{took:>8}   {detail}".rstrip()), always=state == "failed")
+
+    def _on_progress(self, event: Event) -> None:
+        name = str(event["stage"])
+        running = self._running.setdefault(name, _Running(name))
+        running.update(int(event["done"]), int(event["total"]), event.get("shown") or {})
+        now = time.monotonic()
+        if self._live is None and now - running.printed >= _PLAIN_EVERY_S and running.done < running.total:
+            running.printed = now
+            self._print(_line(" ", "", name, running.text()))
+
+    def _on_say(self, event: Event) -> None:
+        warning = event.get("level") == "warning"
+        mark, colour = ("!", "yellow") if warning else ("·", "dim")
+        self._print(_line(mark, colour, str(event.get("stage") or "r1flow"), str(event["text"])), always=warning)
+
+    def _print(self, what: RenderableType, always: bool = False) -> None:
+        if always or not self.quiet:
+            # Plain output is read by machines: one event is one line, however narrow they claim to be.
+            self.console.print(what, soft_wrap=self._live is None)
+
+
+class _Running:
+    """Progress of a stage that is at work."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.began = name, time.monotonic()
+        self.done = self.total = self.first = 0
+        self.first_at = self.began
+        self.shown: Mapping[str, Any] = {}
+        self.printed = self.began
+
+    def update(self, done: int, total: int, shown: Mapping[str, Any]) -> None:
+        if total != self.total or done < self.done:  # a stage may count several things, one after the other
+            self.first, self.first_at = done, time.monotonic()
+        self.done, self.total, self.shown = done, total, shown
+
+    def left_s(self) -> float | None:
+        """Seconds to go at the pace seen so far; None before there is a pace."""
+        moved, spent = self.done - self.first, time.monotonic() - self.first_at
+        return (self.total - self.done) * spent / moved if moved > 0 and spent > 1 else None
+
+    def text(self) -> str:
+        left = self.left_s()
+        shown = "  ".join(f"{_label(key)} {_number(key, value)}" for key, value in self.shown.items())
+        parts = [f"{self.done:,}/{self.total:,}" if self.total else "", shown]
+        return "  ".join(part for part in [*parts, f"{duration(left)} left" if left is not None else ""] if part)
+
+
+class _Screen:
+    """The live part: stages at work with their bars, then what waits."""
+
+    def __init__(self, view: ConsoleView) -> None:
+        self.view = view
+
+    def __rich__(self) -> RenderableType:
+        table = Table.grid(padding=(0, 1))
+        for stage in list(self.view._running.values()):
+            bar = ProgressBar(total=max(1, stage.total), completed=stage.done, width=24, pulse=stage.total == 0)
+            spent = duration(time.monotonic() - stage.began)
+            table.add_row(Text("●", style="blue"), Text(stage.name, style="bold"), bar, Text(spent), Text(stage.text()))
+        waiting = list(self.view._waiting)
+        rest = (
+            f"  {len(waiting)} to come: {', '.join(waiting[:4])}{' …' if len(waiting) > 4 else ''}" if waiting else ""
+        )
+        spent = duration(time.monotonic() - self.view._began)
+        return Group(table, Text(f"  {spent}{'  ·' if rest else ''}{rest}", style="dim"))
+
+
+def _line(mark: str, colour: str, name: str, text: str) -> Text:
+    return Text.assemble((f"{mark} ", colour), (f"{name:<16} ", "bold" if colour != "dim" else "dim"), text)
+
+
+def _brief(metrics: Mapping[str, Any]) -> str:
+    found = numbers(metrics)
+    return "  ".join(f"{_label(key)} {_number(key, found[key])}" for key in [k for k in _BRIEF if k in found][:3])
+
+
+def _label(key: str) -> str:
+    return "tok/s" if key == "tokens_per_s" else key.replace("_", " ")
+
+
+def _number(key: str, value: Any) -> str:
+    if not isinstance(value, (int, float)):
+        return str(value)
+    if key == "tokens_per_s":
+        return f"{value / 1000:.1f}k" if value >= 1000 else f"{value:.0f}"
+    return f"{value:,.0f}" if float(value).is_integer() and abs(value) >= 2 else f"{value:.3f}"
+
+
+def duration(seconds: float) -> str:
+    """``0.4 s``, ``12 s``, ``3:05``, ``1:02:30``."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02d}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"

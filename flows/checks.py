@@ -1,0 +1,197 @@
+"""Figures that can't be right in any component, and the checks that components bring along."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib
+import inspect
+import math
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import Any, TypeGuard
+
+from flows.errors import Problem, did_you_mean
+from flows.signature import module_tree, split_target, top_names
+
+_RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
+    **dict.fromkeys(("lr", "learning_rate", "epochs"), (lambda x: x > 0, "must be positive")),
+    **dict.fromkeys(
+        ("weight_decay", "beta", "kl", "kl_weight", "temperature", "top_k", "coefficient"),
+        (lambda x: x >= 0, "must not be negative"),
+    ),
+    **dict.fromkeys(
+        ("steps", "prompts", "batch_size", "max_new_tokens", "samples", "minibatches", "workers", "threads"),
+        (lambda x: x >= 1, "must be at least 1"),
+    ),
+    "top_p": (lambda x: 0 < x <= 1, "must lie in (0, 1]"),
+    "min_p": (lambda x: 0 <= x < 1, "must lie in [0, 1)"),
+}
+_GROUP = ("group", "group_size")
+
+
+def figure_problems(where: str, key: str, node: Mapping[str, Any]) -> Iterator[Problem]:
+    """Problems of the numbers in one node, nested plain mappings included (nested components are checked apart)."""
+    for name, value in node.items():
+        inner = f"{key}.{name}" if key else str(name)
+        if isinstance(value, Mapping) and "_target_" not in value and name != "weights":
+            yield from figure_problems(where, inner, value)
+        if not _is_number(value):
+            continue
+        if math.isnan(value):
+            yield Problem(where, inner, "is not a number", got=value, fix="write a finite number")
+        elif name in _RANGES and not _RANGES[name][0](value):
+            yield Problem(where, inner, _RANGES[name][1], got=value, fix="write a value in that range")
+        elif name in _GROUP and value < 2:
+            fix = f"write {inner}=2 or more; 8 is usual"
+            yield Problem(where, inner, "a group needs at least two rollouts to be compared", got=value, fix=fix)
+    yield from _weights(where, key, node)
+    yield from _batch(where, key, node)
+
+
+def _weights(where: str, key: str, node: Mapping[str, Any]) -> Iterator[Problem]:
+    weights, terms = node.get("weights"), node.get("terms")
+    inner = f"{key}.weights" if key else "weights"
+    if isinstance(weights, Mapping) and isinstance(terms, Mapping):
+        for name in weights:
+            if name not in terms:
+                fix = did_you_mean(str(name), map(str, terms), f"{inner}.")
+                yield Problem(where, f"{inner}.{name}", "there is no term of that name", got=weights[name], fix=fix)
+    if isinstance(weights, list) and isinstance(terms, list) and len(weights) != len(terms):
+        yield Problem(
+            where, inner, f"{len(weights)} weights for {len(terms)} terms", got=weights, fix="give one weight for each"
+        )
+    named = weights.items() if isinstance(weights, Mapping) else enumerate(weights) if isinstance(weights, list) else ()
+    numbers = [(name, value) for name, value in named if _is_number(value)]
+    for name, value in numbers:
+        if value < 0:
+            yield Problem(
+                where, f"{inner}.{name}", "must not be negative", got=value, fix="write 0 to switch the term off"
+            )
+    if numbers and all(value == 0 for _, value in numbers):
+        yield Problem(where, inner, "sum to 0, nothing would be rewarded", got=weights, fix="make one of them positive")
+
+
+def _batch(where: str, key: str, node: Mapping[str, Any]) -> Iterator[Problem]:
+    prefix = f"{key}." if key else ""
+    group = next((name for name in _GROUP if _is_number(node.get(name))), None)
+    sampling = node.get("sampling")
+    for place, owner in (("", node), ("sampling.", sampling)):
+        cold = isinstance(owner, Mapping) and _is_number(owner.get("temperature")) and owner["temperature"] == 0
+        if group and node[group] > 1 and cold:
+            problem = f"all {node[group]} rollouts of a group would be the same"
+            yield Problem(where, f"{prefix}{place}temperature", problem, got=0, fix="write 1.0")
+    for whole, part in (("batch_size", group), ("prompts", "minibatches")):
+        if (
+            part
+            and _is_number(node.get(whole))
+            and _is_number(node.get(part))
+            and node[part] > 0
+            and node[whole] % node[part]
+        ):
+            problem = f"{node[whole]} is not a multiple of {part}={node[part]}"
+            yield Problem(where, f"{prefix}{whole}", problem, fix=f"make {whole} a multiple of {node[part]}")
+
+
+def _is_number(value: Any) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+# --- checks that components bring along ---------------------------------------------------------------------------
+
+
+def component_problems(
+    where: str, key: str, target: str, settings: Mapping[str, Any], inputs: Mapping[str, str] | None
+) -> list[Problem]:
+    """What the component's own check says of its settings; ``inputs`` is given for stages.
+
+    A line ``"lr: too large. Fix: …"`` becomes the problem of key ``lr``; other lines concern the node as a whole.
+    """
+    check = _check_function(target, is_stage=inputs is not None)
+    if check is None:
+        return []
+    wants_inputs = len(inspect.signature(check).parameters) > 1
+    lines = check(settings, inputs or {}) if wants_inputs else check(settings)
+    problems = []
+    for line in lines:
+        match = re.match(r"([A-Za-z_][\w.]*): (.*)", line, re.DOTALL)
+        name, text = (match[1], match[2]) if match else ("", line)
+        text, _, fix = text.partition(" Fix: ")
+        path = ".".join(part for part in (key, name) if part)
+        problems.append(Problem(where, path, text.rstrip("."), fix=fix.rstrip(".")))
+    return problems
+
+
+@cache
+def _check_function(target: str, is_stage: bool) -> Callable[..., list[str]] | None:
+    module, name = split_target(target)
+    snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    names = top_names(module)
+    found = next((n for n in (f"{snake}_check", *(["check"] if is_stage else [])) if n in names), None)
+    if found is None:
+        return None
+    alone = _from_source(module, found)
+    return alone if alone is not None else getattr(importlib.import_module(module), found)
+
+
+def _from_source(module: str, function: str) -> Callable[..., list[str]] | None:
+    """The function made from its source and what it uses of its module; None if that would import heavy packages."""
+    tree, names = module_tree(module), top_names(module)
+    if tree is None:
+        return None
+    needed: dict[str, ast.AST] = {}
+    todo = [function]
+    while todo:
+        name = todo.pop()
+        statement = names.get(name)
+        if name in needed or (statement is None and hasattr(builtins, name)):
+            continue
+        if statement is None or not _is_light(statement):
+            return None
+        needed[name] = statement
+        if not isinstance(statement, ast.Import | ast.ImportFrom):
+            todo += sorted(_global_names(statement))
+    kept = [s for s in ast.walk(tree) if any(s is n for n in needed.values())]
+    future = ast.parse("from __future__ import annotations").body
+    body = sorted(kept, key=lambda s: s.lineno)  # type: ignore[attr-defined]
+    namespace: dict[str, Any] = {"__name__": module}
+    exec(compile(ast.Module([*future, *body], []), f"<check of {module}>", "exec"), namespace)  # type: ignore[list-item]
+    return namespace[function]
+
+
+def _is_light(statement: ast.AST) -> bool:
+    match statement:
+        case ast.FunctionDef() | ast.Assign() | ast.AnnAssign():
+            return True
+        case ast.Import(names=aliases):
+            return all(_is_cheap_module(alias.name) for alias in aliases)
+        case ast.ImportFrom(module=str(module), level=0):
+            return _is_cheap_module(module)
+    return False
+
+
+def _is_cheap_module(module: str) -> bool:
+    return module.split(".")[0] in sys.stdlib_module_names or module in ("components.types", "components.rng")
+
+
+def _global_names(statement: ast.AST) -> set[str]:
+    """Names a statement reads from its module when run; annotations are never evaluated."""
+    if not isinstance(statement, ast.FunctionDef):
+        value = getattr(statement, "value", None)
+        return {n.id for n in ast.walk(value) if isinstance(n, ast.Name)} if value is not None else set()
+    nodes = [
+        n
+        for part in (*statement.body, *statement.decorator_list, *statement.args.defaults, *statement.args.kw_defaults)
+        if part
+        for n in ast.walk(part)
+    ]
+    bound = {a.arg for a in ast.walk(statement) if isinstance(a, ast.arg)}
+    bound |= {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    bound |= {
+        (a.asname or a.name).split(".")[0] for n in nodes if isinstance(n, ast.Import | ast.ImportFrom) for a in n.names
+    }
+    bound |= {n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.ExceptHandler) and n.name}
+    bound |= {n for m in nodes if isinstance(m, ast.MatchAs | ast.MatchStar) and (n := m.name)}
+    return {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)} - bound

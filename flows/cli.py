@@ -1,0 +1,268 @@
+"""The command ``r1flow``. Exit codes: 0 ok, 1 a stage failed, 2 bad input, 130 or 143 interrupted."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from flows.errors import BadInput, did_you_mean
+
+DESCRIPTION = """\
+r1flow runs DeepSeek-R1's post-training pipeline: cold start, reinforcement learning on verifiable rewards,
+rejection sampling, a second round for helpfulness and safety, and an evaluation after each.
+
+  r1flow run                  the whole pipeline with a tiny model, minutes on two CPU cores; run again, it is reused
+  r1flow plan                 what a run would do, and why
+  r1flow report               where the last run's report lies, and its table
+  r1flow chat rl_2            talk to a trained model"""
+
+RUN_EPILOG = """\
+overrides, key=value:
+  pipeline=smoke              another option of a group (conf/<group>/<option>.yaml): pipeline, model, data, reward,
+                              algorithm, curriculum, environment, engine, launcher, tracking, experiment
+  algorithm=dapo              reaches every stage that uses it
+  algorithm.surrogate.eps_high=0.3   a setting of it, for every stage
+  rl_1.steps=40               a setting of one stage
+  rl_1.algorithm=dapo         another option for one stage
+  ~rl_2.reward.terms.length   takes a setting away
+  seed=1                      of the whole run; also: artifacts=DIR, orchestrator=inline, allow=[my_package]
+  -m rl_1.lr=1e-4,3e-4 seed=range(3)   every combination, one run after the other; common stages are built once
+
+exit codes: 0 ok, 1 a stage failed, 2 bad input (nothing was run), 130 interrupted (the same command goes on)"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # the user's own components, after the installed packages
+    try:
+        return _dispatch(arguments)
+    except BadInput as error:
+        print("\n".join(error.lines()), file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _dispatch(arguments: list[str]) -> int:
+    top = _top_parser()
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        top.print_help()
+        return 0 if arguments else 2
+    name = arguments[0]
+    if name == "--version":
+        from importlib.metadata import version
+
+        print(f"r1flow {version('r1flow')}")
+        return 0
+    if name not in _COMMANDS:
+        print(f"r1flow: no such command (got {name!r}). Fix: {did_you_mean(name, _COMMANDS)}.", file=sys.stderr)
+        return 2
+    about, define, command = _COMMANDS[name]
+    parser = argparse.ArgumentParser(
+        prog=f"r1flow {name}",
+        description=about,
+        epilog=RUN_EPILOG if define in (_define_run, _define_plan) else None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    define(parser)
+    try:
+        options = parser.parse_intermixed_args(arguments[1:])
+    except SystemExit as end:  # argparse has said why
+        return int(end.code or 0)
+    return command(options)
+
+
+def _top_parser() -> argparse.ArgumentParser:
+    commands = "\n".join(f"  {name:<8} {about.splitlines()[0]}" for name, (about, _, _) in _COMMANDS.items())
+    return argparse.ArgumentParser(
+        prog="r1flow",
+        usage="r1flow COMMAND [options]   (r1flow COMMAND --help says more)",
+        description=DESCRIPTION,
+        epilog=f"commands:\n{commands}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        add_help=False,
+    )
+
+
+# --- options --------------------------------------------------------------------------------------------------------
+
+
+def _define_plan(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="see below")
+    parser.add_argument(
+        "--config-dir", type=Path, metavar="DIR", help="your own groups; its files come before the built-in ones"
+    )
+    parser.add_argument("--config", action="store_true", help="print the composed configuration and stop")
+
+
+def _define_run(parser: argparse.ArgumentParser) -> None:
+    _define_plan(parser)
+    parser.add_argument(
+        "-m", "--multirun", action="store_true", help="run every combination of values separated by commas"
+    )
+    parser.add_argument(
+        "-j", "--jobs", type=_positive, default=1, metavar="N", help="runs at a time with -m (default 1)"
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="show failures and the result only")
+    parser.add_argument("--sweep", default="", help=argparse.SUPPRESS)
+
+
+def _define_artifacts(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--artifacts", type=Path, default=Path("artifacts"), metavar="DIR", help="default: ./artifacts")
+
+
+def _define_status(parser: argparse.ArgumentParser) -> None:
+    _define_artifacts(parser)
+    parser.add_argument("-n", type=_positive, default=20, metavar="N", help="the last N runs (default 20)")
+
+
+def _define_report(parser: argparse.ArgumentParser) -> None:
+    _define_artifacts(parser)
+    parser.add_argument("run", nargs="?", help="id of a run or a part of it; default: the latest run that has a report")
+
+
+def _define_chat(parser: argparse.ArgumentParser) -> None:
+    _define_artifacts(parser)
+    parser.add_argument("model", metavar="STAGE|PATH", help="a stage of your latest run, or a model directory")
+    parser.add_argument("--max-new-tokens", type=_positive, default=512, metavar="N")
+    parser.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 (default) is greedy")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--keep", action="store_true", help="remember the conversation; else each line is a fresh question"
+    )
+
+
+def _define_cache(parser: argparse.ArgumentParser) -> None:
+    _define_artifacts(parser)
+    parser.add_argument(
+        "what", choices=("ls", "verify"), help="ls: list; verify: check every byte, set damaged ones aside"
+    )
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expects a whole number of at least 1, got {text!r}")
+    return int(text)
+
+
+# --- commands; each imports what it needs, so that --help is instant -------------------------------------------------
+
+
+def _run(options: argparse.Namespace) -> int:
+    if options.config:
+        return _print_config(options)
+    if options.multirun:
+        from flows.sweep import run_sweep
+
+        return run_sweep(options.overrides, options.config_dir, jobs=options.jobs, quiet=options.quiet)
+    from flows.run import run
+
+    return run(options.overrides, options.config_dir, quiet=options.quiet, sweep=options.sweep)
+
+
+def _plan(options: argparse.Namespace) -> int:
+    if options.config:
+        return _print_config(options)
+    from components.artifacts import ArtifactStore
+    from flows.plan import make_plan, plan_table
+    from flows.run import prepare
+
+    prepared = prepare(options.overrides, options.config_dir)
+    plan = make_plan(prepared.specs, ArtifactStore(prepared.artifacts / "cache"))
+    _console().print(plan_table(prepared.config.pipeline, plan))
+    return 0
+
+
+def _print_config(options: argparse.Namespace) -> int:
+    from flows.compose import compose
+
+    print(compose(options.overrides, options.config_dir).unresolved, end="")
+    return 0
+
+
+def _status(options: argparse.Namespace) -> int:
+    from flows.status import show_status
+
+    show_status(options.artifacts, _console(), limit=options.n)
+    return 0
+
+
+def _report(options: argparse.Namespace) -> int:
+    from flows.run import show_report
+    from flows.runs import find_run, list_runs
+
+    console = _console()
+    records = [find_run(options.artifacts, options.run)] if options.run else list_runs(options.artifacts)[::-1]
+    if any(show_report(record, console) for record in records):
+        return 0
+    missing = f"run {options.run} has no report" if options.run else f"no run in {options.artifacts} has a report"
+    print(f"report: {missing}. Fix: finish a run first, r1flow run.", file=sys.stderr)
+    return 2
+
+
+def _ui(options: argparse.Namespace) -> int:
+    from flows.ui import show_interfaces
+
+    return show_interfaces(options.artifacts.resolve(), _console())
+
+
+def _chat(options: argparse.Namespace) -> int:
+    from flows.chat import chat, find_model
+
+    if options.temperature < 0:
+        print(
+            f"chat: --temperature must not be negative (got {options.temperature}). Fix: 0 is greedy.", file=sys.stderr
+        )
+        return 2
+    chat(
+        find_model(options.artifacts, options.model),
+        max_new_tokens=options.max_new_tokens,
+        temperature=options.temperature,
+        seed=options.seed,
+        keep=options.keep,
+        console=_console(),
+    )
+    return 0
+
+
+def _cache(options: argparse.Namespace) -> int:
+    from components.artifacts import ArtifactStore
+    from flows.status import artifacts_table, verify_cache
+
+    if options.what == "verify":
+        return verify_cache(options.artifacts, _console())
+    store = ArtifactStore(options.artifacts / "cache")
+    _console().print(artifacts_table(store.ls(), store.drafts()))
+    return 0
+
+
+def _console() -> Any:
+    """A console that doesn't cut tables where there is no terminal to fit."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 200, highlight=False)
+
+
+_Define = Callable[[argparse.ArgumentParser], None]
+_COMMANDS: dict[str, tuple[str, _Define, Callable[[argparse.Namespace], int]]] = {
+    "run": ("Run a pipeline; finished stages are reused, interrupted ones go on.", _define_run, _run),
+    "plan": ("Show what a run would reuse or build, and why; nothing runs.", _define_plan, _plan),
+    "status": ("List runs and artifacts.", _define_status, _status),
+    "report": ("Print a run's evaluation table and where its report lies.", _define_report, _report),
+    "ui": ("Open the workflow and tracking interfaces of this directory's runs.", _define_artifacts, _ui),
+    "chat": ("Talk to a trained model; reads lines from standard input.", _define_chat, _chat),
+    "cache": ("List the store of finished stages, or verify it.", _define_cache, _cache),
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,250 @@
+"""N processes on this machine that run one stage together, forked from a server that has torch loaded already."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import multiprocessing.forkserver
+import os
+import signal
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import DupFd
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from components.runtime import Inputs, Interrupted
+from flows.launch import Context, StageFailed
+from flows.launch.worker import Job, work
+
+if TYPE_CHECKING:
+    from components.artifacts import Claim
+    from flows.launch.events import Emit
+    from flows.signals import Stop
+    from flows.stage import StageSpec
+
+METHOD = "forkserver" if sys.platform == "linux" else "spawn"  # forking after torch is loaded is safe on Linux only
+LAST_WORDS_S = 1.0  # after one worker failed, the others may still report; then they are killed
+LINGER_S = 10.0  # between a worker's last message and its exit
+LOG_LINES = 60
+
+
+def prepare() -> None:
+    """Start the fork server; it loads torch and transformers in the background (4 CPU-seconds). Returns at once.
+
+    Called when it is known that something has to be built; launching does it otherwise.
+    """
+    if METHOD == "forkserver":
+        multiprocessing.forkserver.set_forkserver_preload(["flows.launch.warm"])
+        multiprocessing.forkserver.ensure_running()
+
+
+@dataclass
+class _Worker:
+    """One rank as the driver sees it. ``end`` is its last message, ``None`` while it has not sent one."""
+
+    rank: int
+    process: Any
+    events: Connection
+    end: dict[str, Any] | None = None
+    ended_at: float = 0.0
+    killed: bool = False
+
+    def open_events(self) -> list[Connection]:
+        return [] if self.events.closed else [self.events]
+
+    def receive(self, emit: Emit) -> None:
+        """Pass on all events that have arrived."""
+        try:
+            while not self.events.closed and self.events.poll():
+                message = json.loads(self.events.recv_bytes())
+                if "end" in message:
+                    self.end, self.ended_at = message, time.monotonic()
+                else:
+                    emit(message)
+        except (EOFError, OSError):
+            self.events.close()
+
+    def died(self) -> bool:
+        """Gone without a last message, and not by the driver's hand."""
+        return self.end is None and not self.killed and self.process.exitcode is not None
+
+    def failed(self) -> bool:
+        return self.died() or (self.end is not None and self.end["end"] == "failed")
+
+    def terminate(self) -> None:
+        with contextlib.suppress(OSError):
+            os.kill(self.process.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the worker and the processes it started."""
+        self.killed = self.end is None
+        with contextlib.suppress(OSError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.kill()
+
+
+@dataclass
+class Torchrun:
+    """Runs a stage in ``processes`` processes of ``threads`` threads each; gloo on CPU, NCCL on GPU.
+
+    Args:
+        device: "cpu", "cuda" or "auto"; with CUDA every process has a device of its own.
+        deterministic: choose deterministic kernels where torch has them.
+        collective_timeout_s: how long a rank waits for its peers before it fails.
+    """
+
+    processes: int = 2
+    threads: int = 1
+    device: str = "auto"
+    deterministic: bool = True
+    collective_timeout_s: float = 1800.0
+    in_process: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        for name in ("processes", "threads"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"launcher.{name} must be at least 1, got {getattr(self, name)}")
+        if self.device not in ("cpu", "cuda", "auto"):
+            raise ValueError(f"launcher.device must be cpu, cuda or auto, got {self.device}")
+
+    def slots(self, capacity: int) -> int:
+        """Cores occupied; with a GPU asked for, everything: two stages do not share its memory."""
+        return capacity if self.device == "cuda" else min(self.processes * self.threads, capacity)
+
+    def __call__(self, spec: StageSpec, parents: Inputs, claim: Claim, context: Context, /) -> dict[str, Any]:
+        emit, stop = context.emit, context.stop
+        stop.check()
+        with tempfile.TemporaryDirectory(prefix="r1flow-") as scratch:
+            job = Job.of(
+                spec,
+                parents,
+                claim.draft,
+                world_size=self.processes,
+                threads=self.threads,
+                device=self.device,
+                deterministic=self.deterministic,
+                rendezvous=str(Path(scratch) / "rendezvous"),
+                collective_timeout_s=self.collective_timeout_s,
+                allow=context.allow,
+            )
+            crew: list[_Worker] = []
+            try:
+                for rank in range(self.processes):
+                    crew.append(_start(job, rank, claim.lock_fd))
+                _watch(crew, emit, stop)
+            finally:
+                for worker in crew:
+                    if worker.process.exitcode is None:
+                        worker.kill()
+                        worker.process.join()
+                    worker.events.close()
+            return _conclude(job, crew, emit, stop)
+
+
+@dataclass(frozen=True)
+class _Descriptor:
+    """A file descriptor that is duplicated into the process it is sent to, where it arrives as a plain number."""
+
+    number: int
+
+    def __reduce__(self) -> tuple[Any, tuple[Any]]:
+        return _received, (DupFd(self.number),)
+
+
+def _received(duplicate: Any) -> int:
+    number = duplicate.detach()
+    os.set_inheritable(number, False)
+    return number
+
+
+def _start(job: Job, rank: int, lock_fd: int | None) -> _Worker:
+    prepare()
+    context = multiprocessing.get_context(METHOD)
+    receive, send = context.Pipe(duplex=False)
+    lock = None if lock_fd is None else _Descriptor(lock_fd)
+    process = context.Process(target=work, args=(job.to_json(), rank, send, lock), name=f"{job.stage}-{rank}")
+    try:
+        process.start()
+    except (OSError, EOFError) as error:
+        receive.close()
+        raise StageFailed(job.stage, f"could not start worker {rank}: {type(error).__name__}: {error}") from error
+    finally:
+        send.close()  # only the worker keeps the writing end, so that its death reads as end of file
+    return _Worker(rank, process, receive)
+
+
+def _watch(crew: list[_Worker], emit: Emit, stop: Stop) -> None:
+    """Pass events on until every worker is gone. Blocks; wakes for an event, an exit, a signal or a deadline."""
+    asked = False
+    deadline: float | None = None
+    while alive := [worker for worker in crew if worker.process.exitcode is None]:
+        handles: list[Any] = [handle for worker in alive for handle in (worker.process.sentinel, *worker.open_events())]
+        handles += [] if stop.now.is_set() else [stop.now if asked else stop.asked]
+        wait(handles, None if deadline is None else max(0.0, deadline - time.monotonic()))
+        for worker in crew:
+            worker.receive(emit)
+        if stop.requested() and not asked:
+            asked = True
+            for worker in alive:
+                worker.terminate()
+        if stop.now.is_set() or (deadline is not None and time.monotonic() >= deadline):
+            for worker in alive:
+                worker.kill()
+        if deadline is None and any(worker.failed() for worker in crew):
+            deadline = time.monotonic() + LAST_WORDS_S
+        elif deadline is None and all(worker.end is not None for worker in crew):
+            deadline = time.monotonic() + LINGER_S
+    for worker in crew:
+        worker.receive(emit)
+
+
+def _conclude(job: Job, crew: list[_Worker], emit: Emit, stop: Stop) -> dict[str, Any]:
+    """Metrics of rank 0 if all is well; otherwise the first cause: a death before an error that followed from it."""
+    dead = [worker for worker in crew if worker.died()]
+    failed = sorted((worker for worker in crew if worker.failed() and worker.end), key=lambda worker: worker.ended_at)
+    if stop.now.is_set() or (stop.requested() and any(worker.process.exitcode == -signal.SIGTERM for worker in dead)):
+        raise Interrupted(f"{job.stage} was killed")
+    if dead:
+        worker = dead[0]
+        raise StageFailed(
+            job.stage,
+            f"worker {worker.rank} {_death(worker.process.exitcode)}",
+            _log_tail(Path(job.draft), worker.rank),
+        )
+    if failed:
+        end = failed[0].end or {}
+        raise StageFailed(job.stage, f"worker {failed[0].rank} raised {end['reason']}", end["traceback"])
+    if any(worker.end is not None and worker.end["end"] == "interrupted" for worker in crew):
+        raise Interrupted(f"{job.stage} stopped at a checkpoint")
+    resources = [(worker.end or {})["resources"] for worker in crew]
+    _record(job, resources)
+    emit({"event": "resources", "stage": job.stage, "workers": resources})
+    return (crew[0].end or {})["metrics"]
+
+
+def _death(exitcode: int | None) -> str:
+    if exitcode == -signal.SIGKILL:
+        return "was killed (SIGKILL), probably because memory ran out. Fix: smaller micro-batches or fewer processes"
+    if exitcode is not None and exitcode < 0:
+        return f"died of {signal.Signals(-exitcode).name}"
+    return f"exited with code {exitcode} before it was done"
+
+
+def _log_tail(draft: Path, rank: int) -> str:
+    log = draft / "logs" / f"worker-{rank}.log"
+    with contextlib.suppress(OSError):
+        lines = log.read_text(errors="replace").splitlines()[-LOG_LINES:]
+        return "\n".join([f"End of {log}:", *(line[:300] for line in lines)])
+    return ""
+
+
+def _record(job: Job, resources: list[dict[str, float]]) -> None:
+    """Time and memory per worker, kept with the artifact's logs."""
+    file = Path(job.draft) / "logs" / "workers.json"
+    launch = {"processes": job.world_size, "threads": job.threads, "workers": resources}
+    file.write_text(json.dumps(launch, indent=1) + "\n")

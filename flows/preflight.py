@@ -1,0 +1,343 @@
+"""Everything that can be wrong with a run, found before anything runs and before any model is loaded.
+
+Three kinds of check, in this order: every node fits its component's signature (names, required settings, types);
+figures that can't be right whatever the component (a negative learning rate, a group of one); and what a component
+says itself, by a function ``<name>_check(settings) -> list[str]`` next to it (for a stage also plain ``check``).
+Such a function is pure; it may take a second parameter, the stage's inputs. It is run from its source alone if it
+uses nothing but built-ins, the standard library and constants of its module, else the module is imported.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
+
+from flows.build import ALLOWED, SPECIAL, is_allowed
+from flows.checks import component_problems, figure_problems
+from flows.errors import BadInput, Problem, did_you_mean, short
+from flows.signature import NODE_KEYS, Component, NoSuchTarget, Parameter, Signature, read_signature
+from flows.stage import StageSpec
+
+if TYPE_CHECKING:
+    from flows.compose import Config
+
+_STAGE_ARGUMENTS = ("inputs", "out")
+ORCHESTRATORS = ("prefect", "inline")
+_EXAMPLES = {"seed": "0", "artifacts": "artifacts", "allow": "[my_package]"}
+_ROOM = 200 * 2**20  # bytes; less than this can't hold one run of the tiny default
+
+
+def preflight(
+    specs: Sequence[StageSpec], *, allow: Sequence[str] = (), artifacts: Path | None = None
+) -> list[StageSpec]:
+    """The stages with their settings brought to their declared types (1 → 1.0), if nothing is wrong with them.
+
+    Raises: BadInput with everything that is wrong; the same problem in several stages is told once.
+    """
+    allowed = (*ALLOWED, *allow)
+    problems = [*_store_problems(artifacts)] if artifacts is not None else []
+    checked = []
+    for spec in specs:
+        found, settings = _stage(spec, allowed)
+        problems += found
+        checked.append(_with_settings(spec, settings))
+    if problems:
+        raise BadInput(_told_once(problems))
+    return checked
+
+
+def preflight_run(config: Config) -> None:
+    """Check what concerns the run as a whole. Raises BadInput."""
+    root, where = config.root, "configuration"
+    problems = []
+    for key, kind, text in (
+        ("seed", int, "a whole number"),
+        ("artifacts", str, "a directory"),
+        ("allow", list, "a list of packages"),
+    ):
+        if type(root.get(key)) is not kind:
+            problems.append(
+                Problem(where, key, f"expects {text}", got=root.get(key), fix=f"set {key}={_EXAMPLES[key]}")
+            )
+    if (name := root.get("orchestrator")) not in ORCHESTRATORS:
+        problems.append(
+            Problem(where, "orchestrator", "no such orchestrator", got=name, fix=did_you_mean(str(name), ORCHESTRATORS))
+        )
+    if problems:
+        raise BadInput(problems)
+    if isinstance(tracking := root.get("tracking"), Mapping) and tracking:
+        problems = check_node(where, "tracking", tracking, (*ALLOWED, *root["allow"]))[0]
+    if problems:
+        raise BadInput(problems)
+
+
+def check_node(
+    where: str, key: str, node: Mapping[str, Any], allow: Sequence[str]
+) -> tuple[list[Problem], dict[str, Any]]:
+    """Problems of one component node and of all nodes in it, and the node with its values brought to their types."""
+    target = node.get("_target_")
+    if (problem := _target_problem(where, key, target, allow)) or not isinstance(target, str):
+        return [problem] if problem else [], dict(node)
+    try:
+        signature = read_signature(target)
+    except NoSuchTarget as error:
+        return [Problem(where, _join(key, "_target_"), error.problem, fix=error.fix)], dict(node)
+    problems, values = _settings(where, key, node, signature, allow, skip=(), partial=bool(node.get("_partial_")))
+    if not problems:
+        figures = {**signature.defaults, **node}
+        problems = [*figure_problems(where, key, figures), *component_problems(where, key, target, values, None)]
+    return problems, {**{k: node[k] for k in SPECIAL if k in node}, **values}
+
+
+def _stage(spec: StageSpec, allow: Sequence[str]) -> tuple[list[Problem], dict[str, Any]]:
+    where, settings = f"stage {spec.name}", dict(spec.settings)
+    if type(spec.seed) is not int:
+        return [Problem(where, "seed", "expects a whole number", got=spec.seed, fix="write seed: 0")], settings
+    if problem := _target_problem(where, "", spec.target, allow):
+        return [problem], settings
+    try:
+        signature = read_signature(spec.target)
+    except NoSuchTarget as error:
+        return [Problem(where, "_target_", error.problem, fix=error.fix)], settings
+    if tuple(signature.parameters)[:2] != _STAGE_ARGUMENTS:
+        fix = "name a function (inputs, out, *, settings…) -> metrics"
+        return [Problem(where, "_target_", "is not a stage function", got=spec.target, fix=fix)], settings
+    problems, values = _settings(where, "", settings, signature, allow, skip=_STAGE_ARGUMENTS, partial=False)
+    problems += _input_nodes(where, settings, spec.inputs)
+    problems += check_node(where, "launcher", spec.launcher, ("flows.launch", *allow[len(ALLOWED) :]))[0]
+    if not problems:
+        problems = [
+            *figure_problems(where, "", {**signature.defaults, **settings}),
+            *component_problems(where, "", spec.target, values, spec.inputs),
+        ]
+    return problems, values
+
+
+def _target_problem(where: str, key: str, target: Any, allow: Sequence[str]) -> Problem | None:
+    if not isinstance(target, str):
+        return Problem(
+            where, _join(key, "_target_"), "is not a dotted path", got=target, fix="write package.module.function"
+        )
+    if not is_allowed(target, allow):
+        package = target.split(".")[0]
+        more = ",".join([*(name for name in allow if name not in ("flows.launch", *ALLOWED)), package])
+        fix = f"add allow=[{more}] if you trust it"
+        return Problem(where, _join(key, "_target_"), f"lies outside {', '.join(allow)}", got=target, fix=fix)
+    return None
+
+
+def _settings(
+    where: str,
+    key: str,
+    node: Mapping[str, Any],
+    signature: Signature,
+    allow: Sequence[str],
+    skip: Sequence[str],
+    partial: bool,
+) -> tuple[list[Problem], dict[str, Any]]:
+    parameters = {name: p for name, p in signature.parameters.items() if name not in skip}
+    problems: list[Problem] = []
+    values: dict[str, Any] = {}
+    for name, value in node.items():
+        if name in SPECIAL:
+            continue
+        inner = _join(key, name)
+        if name not in parameters and not signature.open:
+            fix = did_you_mean(name, parameters, f"{key}." if key else "")
+            problems.append(Problem(where, inner, f"no such setting of {signature.target}", got=value, fix=fix))
+            continue
+        if value == "???":
+            problems.append(Problem(where, inner, "must be given", fix=f"set {_assignment(where, inner)}"))
+            continue
+        below, value = _nested(where, inner, value, allow)
+        problems += below
+        if name in parameters and not below:
+            problem = _type_problem(where, inner, parameters[name], value)
+            problems += [problem] if problem else []
+            value = value if problem else canonical(value, parameters[name].type)
+        values[name] = value
+    for name, parameter in parameters.items():
+        if parameter.required and name not in node and not partial:
+            fix = f"set {_assignment(where, _join(key, name))}, {parameter.text}"
+            problems.append(Problem(where, _join(key, name), f"is required by {signature.target}", fix=fix))
+    return problems, values
+
+
+def _nested(where: str, key: str, value: Any, allow: Sequence[str]) -> tuple[list[Problem], Any]:
+    if isinstance(value, Mapping) and "_target_" in value:
+        return check_node(where, key, value, allow)
+    if isinstance(value, Mapping):
+        pairs = {k: _nested(where, _join(key, str(k)), v, allow) for k, v in value.items()}
+        return [p for found, _ in pairs.values() for p in found], {k: v for k, (_, v) in pairs.items()}
+    if isinstance(value, list | tuple):
+        items = [_nested(where, _join(key, str(i)), v, allow) for i, v in enumerate(value)]
+        return [p for found, _ in items for p in found], [v for _, v in items]
+    return [], value
+
+
+def _type_problem(where: str, key: str, parameter: Parameter, value: Any) -> Problem | None:
+    if isinstance(value, Mapping) and "_input_" in value:
+        return None
+    from pydantic import ValidationError  # 0.1 s, shared by all checks
+
+    try:
+        _adapter(parameter.type).validate_json(json.dumps(_stand_in(value)), strict=True)
+    except ValidationError as error:
+        at, got = max((_place(value, e["loc"]) for e in error.errors()), key=lambda place: len(place[0]))
+        expected = (
+            "one of " + ", ".join(map(repr, options)) if (options := literals(parameter.type)) else parameter.text
+        )
+        return Problem(where, _join(key, *at), f"expects {expected}", got=got, fix=_type_remedy(parameter, value))
+    return None
+
+
+def _place(value: Any, steps: Sequence[Any]) -> tuple[list[str], Any]:
+    """Where in ``value`` pydantic's error lies; steps that name a branch of a union are left out."""
+    at: list[str] = []
+    for step in steps:
+        in_list = isinstance(value, list) and isinstance(step, int) and step < len(value)
+        if in_list or (isinstance(value, Mapping) and step in value):
+            at.append(str(step))
+            value = value[step]  # type: ignore[index]
+    return at, value
+
+
+def _type_remedy(parameter: Parameter, value: Any) -> str:
+    if (allowed := literals(parameter.type)) and isinstance(value, str):
+        return did_you_mean(value, map(str, allowed))
+    if isinstance(value, str) and "str" not in parameter.text:
+        return "write a value of that type, without quotes, or a component with _target_"
+    return "write a value of that type"
+
+
+_adapters: dict[int, tuple[Any, Any]] = {}
+
+
+def _adapter(kind: Any) -> Any:
+    """Pydantic's checker for a type, made once. Keyed by identity: types are cached with their signature."""
+    from pydantic import TypeAdapter
+
+    if id(kind) not in _adapters:
+        _adapters[id(kind)] = (kind, TypeAdapter(_or_component(kind)))
+    return _adapters[id(kind)][1]
+
+
+def _or_component(kind: Any) -> Any:
+    """``kind`` with each container type widened to "or a component that makes one"."""
+    origin, args = get_origin(kind), get_args(kind)
+    if kind in (list, tuple, dict, set, frozenset):
+        return Union[kind, Component]  # noqa: UP007
+    if origin is Literal or origin is None:
+        return kind
+    inner = tuple(arg if arg is ... else _or_component(arg) for arg in args)
+    if origin in (Union, UnionType):
+        return Union[inner]  # noqa: UP007
+    return Union[origin[inner], Component]  # noqa: UP007
+
+
+def literals(kind: Any) -> list[Any]:
+    """The values a Literal allows, one inside a union included; empty for other types."""
+    if get_origin(kind) is Literal:
+        return list(get_args(kind))
+    return [v for arg in get_args(kind) for v in literals(arg)] if get_origin(kind) in (Union, UnionType) else []
+
+
+def _stand_in(value: Any) -> Any:
+    """The value with what only a worker knows (secrets, input directories) replaced by some text."""
+    if isinstance(value, Mapping):
+        return "text" if "_env_" in value or "_input_" in value else {k: _stand_in(v) for k, v in value.items()}
+    return [_stand_in(item) for item in value] if isinstance(value, list) else value
+
+
+def canonical(value: Any, kind: Any) -> Any:
+    """``value`` in the form its type says: whole numbers become floats, so that lr=1 and lr=1.0 give one stage key."""
+    options = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    if type(value) is int and float in options and int not in options:
+        return float(value)
+    kind = next((k for k in options if get_args(k) and get_origin(k) is not Literal), None)
+    args = get_args(kind)
+    if isinstance(value, Mapping) and not any(k in value for k in NODE_KEYS) and len(args) == 2:
+        return {k: canonical(v, args[1]) for k, v in value.items()}
+    if isinstance(value, list) and args:
+        return [
+            canonical(v, args[i] if len(args) == len(value) and ... not in args else args[0])
+            for i, v in enumerate(value)
+        ]
+    return value
+
+
+def _input_nodes(where: str, node: Any, inputs: Mapping[str, str], key: str = "") -> Iterator[Problem]:
+    """``{_input_: name}`` must name an input of the stage."""
+    if isinstance(node, Mapping):
+        if "_input_" in node and node["_input_"] not in inputs:
+            yield Problem(
+                where,
+                _join(key, "_input_"),
+                "no such input",
+                got=node["_input_"],
+                fix=did_you_mean(str(node["_input_"]), inputs),
+            )
+        for name, value in node.items():
+            yield from _input_nodes(where, value, inputs, _join(key, str(name)))
+    elif isinstance(node, list):
+        for i, value in enumerate(node):
+            yield from _input_nodes(where, value, inputs, _join(key, str(i)))
+
+
+def _store_problems(artifacts: Path) -> Iterator[Problem]:
+    """The directory for artifacts can be written and has room."""
+    try:
+        artifacts.mkdir(parents=True, exist_ok=True)
+        probe = artifacts / f".write-test-{os.getpid()}"
+        probe.write_bytes(b"\0")
+        probe.unlink()
+    except OSError as error:
+        yield Problem(
+            "configuration",
+            "artifacts",
+            f"can't be written: {error.strerror}",
+            got=str(artifacts),
+            fix="set artifacts=DIR to a directory you may write",
+        )
+        return
+    free = shutil.disk_usage(artifacts).free
+    if free < _ROOM:
+        yield Problem(
+            "configuration",
+            "artifacts",
+            f"has {free // 2**20} MiB free, too little for a run",
+            got=str(artifacts),
+            fix=f"free at least {_ROOM // 2**20} MiB or set artifacts=DIR",
+        )
+
+
+def _with_settings(spec: StageSpec, settings: Mapping[str, Any]) -> StageSpec:
+    return dataclasses.replace(spec, settings=settings)
+
+
+def _told_once(problems: Sequence[Problem]) -> list[Problem]:
+    """The same problem at the same key in several stages comes from a shared node: one line for all of them."""
+    merged: dict[tuple[str, str, str], list[Problem]] = {}
+    for p in problems:
+        merged.setdefault((p.key, p.problem, short(p.got)), []).append(p)
+    result = []
+    for same in merged.values():
+        names = [p.where.removeprefix("stage ") for p in same]
+        where = same[0].where if len(same) == 1 else f"stages {', '.join(dict.fromkeys(names))}"
+        result.append(dataclasses.replace(same[0], where=where))
+    return result
+
+
+def _assignment(where: str, key: str) -> str:
+    stage = where.removeprefix("stage ")
+    return f"{stage}.{key}=…" if stage != where else f"{key}=…"
+
+
+def _join(*parts: str) -> str:
+    return ".".join(part for part in parts if part)

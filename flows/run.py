@@ -1,0 +1,156 @@
+"""``r1flow run``: compose, check, drive, record."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flows.build import ALLOW_VARIABLE, ALLOWED, build, stage_specs
+from flows.compose import Config, compose
+from flows.preflight import preflight, preflight_run
+from flows.stage import StageSpec, run_stage
+
+Listener = Callable[[Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run that has passed all checks."""
+
+    config: Config
+    specs: Sequence[StageSpec]
+
+    @property
+    def artifacts(self) -> Path:
+        return Path(self.config.root["artifacts"])
+
+    @property
+    def allow(self) -> tuple[str, ...]:
+        return tuple(self.config.root.get("allow") or ())
+
+
+def prepare(overrides: Sequence[str], config_dir: Path | None = None) -> Prepared:
+    """Compose and check a run; nothing is built.
+
+    Raises: BadInput.
+    """
+    config = compose(overrides, config_dir)
+    preflight_run(config)
+    allow = tuple(config.root.get("allow") or ())
+    specs = preflight(stage_specs(config), allow=allow, artifacts=Path(config.root["artifacts"]))
+    return Prepared(config, specs)
+
+
+def run(overrides: Sequence[str], config_dir: Path | None = None, *, quiet: bool = False, sweep: str = "") -> int:
+    """Run a pipeline; the exit code: 0, 1 if a stage failed, 130 or 143 if it was interrupted.
+
+    Raises: BadInput, before anything was built.
+    """
+    prepared = prepare(overrides, config_dir)
+    for key in unused_choices(prepared.config):
+        print(f"note: no stage of pipeline {prepared.config.pipeline} uses {key}", file=sys.stderr)
+    from components.artifacts import ArtifactStore
+    from components.tracking.console import ConsoleView
+    from components.tracking.jsonl import EventLog
+    from flows.launch.events import Fanout
+    from flows.pipeline import Driver
+    from flows.runs import RunRecord
+    from flows.signals import Stop
+
+    os.environ[ALLOW_VARIABLE] = " ".join(prepared.allow)
+    _quiet_libraries()
+    record = RunRecord.start(prepared.artifacts, prepared.config, prepared.specs, sweep)
+    store = ArtifactStore(prepared.artifacts / "cache", run=record.id)
+    state, code = "failed", 1
+    try:
+        tracker = build(prepared.config.root.get("tracking") or None, allow=(*ALLOWED, *prepared.allow))
+        view = ConsoleView(quiet=quiet)
+        listeners = [record, view, EventLog(record.directory / "events.jsonl"), *([tracker] if tracker else [])]
+        header = _header(prepared, record)
+        with Stop().installed() as stop, Fanout([_told(listener, header) for listener in listeners]) as emit:
+            driver = Driver(
+                prepared.specs,
+                lambda spec, parents, launch, say: run_stage(spec, parents, store, launch, say),
+                emit=emit,
+                stop=stop,
+                allow=(*ALLOWED, *prepared.allow),
+            )
+            result = driver.run()
+        state, code = result.state, result.exit_code
+        _summarise(record.content, view)
+    finally:
+        record.finish(state, code)
+    return code
+
+
+def unused_choices(config: Config) -> list[str]:
+    """Overrides that reach nothing: the group they set is used by no stage of this pipeline."""
+    for_the_run = {"pipeline", "experiment", "launcher", "tracking", "hydra"}
+    used = set().union(*config.references.values()) | for_the_run
+    touched = {text.lstrip("+~").partition("=")[0].split(".")[0].split("@")[0] for text in config.overrides}
+    return sorted(key for key in touched if key in config.groups and key not in used)
+
+
+def _header(prepared: Prepared, record: Any) -> dict[str, Any]:
+    return {
+        "run": record.id,
+        "directory": str(record.directory),
+        "pipeline": prepared.config.pipeline,
+        "seed": prepared.config.root.get("seed", 0),
+        "sweep": record.content["sweep"],
+        "overrides": record.content["overrides"],
+        "choices": record.content["choices"],
+        "stages": [spec.name for spec in prepared.specs],
+        "params": {spec.name: spec.settings for spec in prepared.specs},
+    }
+
+
+def _told(listener: Listener, header: Mapping[str, Any]) -> Listener:
+    """``listener``, told at the start which run this is."""
+
+    def tell(event: Mapping[str, Any]) -> None:
+        starts = event.get("event") == "run" and event.get("state") in ("running", "started")
+        listener({**event, **header, "state": "started"} if starts else event)
+
+    tell.__qualname__ = type(listener).__qualname__
+    return tell
+
+
+def _summarise(content: Mapping[str, Any], view: Any) -> None:
+    """After the run: what failed and why, the evaluation table, where the report lies."""
+    for name, stage in content["stages"].items():
+        if stage["state"] == "failed":
+            view.console.print(f"\n{name} failed: {stage.get('why', '')}", style="red", markup=False)
+            if details := stage.get("details"):
+                view.console.print(details.rstrip(), markup=False, highlight=False)
+    show_report(content, view.console)
+
+
+def show_report(content: Mapping[str, Any], console: Any) -> bool:
+    """Print a run's evaluation table and the path of its report; False if it has none."""
+    import json
+
+    from components.tracking.console import console_table
+
+    for stage in content["stages"].values():
+        page = Path(stage.get("path") or "/nonexistent") / "report.html"
+        if not page.is_file():
+            continue
+        summary = page.with_name("summary.json")
+        if summary.is_file():
+            console.print(console_table(json.loads(summary.read_text(encoding="utf-8"))))
+        console.print(f"Report: {page}", markup=False, highlight=False, soft_wrap=True)
+        return True
+    return False
+
+
+def _quiet_libraries() -> None:
+    """Only warnings of libraries reach the terminal, each once a place."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    for name in ("httpx", "alembic", "prefect", "mlflow", "urllib3"):
+        logging.getLogger(name).setLevel(logging.WARNING)

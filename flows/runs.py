@@ -1,0 +1,201 @@
+"""Run records: ``artifacts/runs/<id>/run.json`` says what was run, how far it came and where its results lie."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import random
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from flows.compose import Config
+from flows.errors import BadInput, Problem, did_you_mean
+from flows.redact import redact
+from flows.stage import StageSpec
+
+SCHEMA = 1
+_ID = re.compile(r"^[A-Za-z0-9._-]{1,80}$")
+_WORDS = (
+    *("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heron", "inlet", "jade"),
+    *("kelp", "larch", "maple", "north", "opal", "pine", "quartz", "river", "slate", "topaz"),
+)
+
+
+class RunRecord:
+    """The record of a run that is under way. As a listener it follows the driver's events; every change is written
+    to a temporary file and renamed, so that a reader never sees half of it.
+
+    Holds a file lock while open: the kernel frees it when the process dies, which is how `list_runs` tells a run that
+    is at work from one that was killed.
+    """
+
+    def __init__(self, directory: Path, content: dict[str, Any]) -> None:
+        self.directory, self.content = directory, content
+        self._mutex = threading.Lock()
+        self._lock = (directory / "lock").open("w")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._write()
+
+    @classmethod
+    def start(cls, artifacts: Path, config: Config, specs: Sequence[StageSpec], sweep: str = "") -> RunRecord:
+        """Make the directory of a new run and write its first record."""
+        directory = new_directory(artifacts / "runs")
+        stages = {
+            spec.name: {
+                "state": "waiting",
+                "target": spec.target,
+                "inputs": dict(spec.inputs),
+                "settings": spec.settings,
+                "launcher": dict(spec.launcher),
+            }
+            for spec in specs
+        }
+        content = {
+            "schema": SCHEMA,
+            "id": directory.name,
+            "pipeline": config.pipeline,
+            "choices": dict(config.choices),
+            "overrides": [redact(text) for text in config.overrides],
+            "config": config.unresolved,
+            "seed": config.root.get("seed", 0),
+            "sweep": sweep,
+            "git": _git_revision(),
+            "python": platform.python_version(),
+            "host": platform.node(),
+            "pid": os.getpid(),
+            "cwd": str(Path.cwd()),
+            "started": _now(),
+            "ended": None,
+            "state": "running",
+            "exit": None,
+            "addresses": {},
+            "stages": stages,
+        }
+        return cls(directory, content)
+
+    @property
+    def id(self) -> str:
+        return self.content["id"]
+
+    def __call__(self, event: Mapping[str, Any]) -> None:
+        """Follow one event of the driver."""
+        if event.get("event") == "stage" and event.get("stage") in self.content["stages"]:
+            artifact = event.get("artifact") or {}
+            found = {
+                k: event[k]
+                for k in ("state", "why", "details", "wall_s", "metrics")
+                if event.get(k) not in (None, "", {})
+            }
+            self._update(self.content["stages"][event["stage"]], {**found, **_jsonable(artifact)})
+        elif event.get("event") == "address":
+            self._update(self.content["addresses"], {str(event["name"]): str(event["url"])})
+
+    def finish(self, state: str, exit_code: int) -> None:
+        """Write how the run ended and release the lock."""
+        self._update(self.content, {"state": state, "exit": exit_code, "ended": _now()})
+        self._lock.close()
+
+    def _update(self, part: dict[str, Any], changes: Mapping[str, Any]) -> None:
+        with self._mutex:
+            part.update(changes)
+            self._write()
+
+    def _write(self) -> None:
+        temporary = self.directory / "run.json.tmp"
+        temporary.write_text(json.dumps(self.content, indent=1, default=str) + "\n", encoding="utf-8")
+        os.replace(temporary, self.directory / "run.json")
+
+
+def new_directory(parent: Path) -> Path:
+    """A fresh directory ``<time>-<word>``; the word keeps two of the same second apart and is easy to say."""
+    parent.mkdir(parents=True, exist_ok=True)
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    words = random.Random(os.urandom(8)).sample(_WORDS, len(_WORDS))
+    for name in (*(f"{stamp}-{word}" for word in words), f"{stamp}-{os.getpid()}"):
+        try:
+            (parent / name).mkdir()
+        except FileExistsError:
+            continue
+        return parent / name
+    raise FileExistsError(f"{parent} holds a directory for every name of {stamp}")
+
+
+def list_runs(artifacts: Path) -> list[dict[str, Any]]:
+    """Records of all runs, oldest first. A run that says "running" without a process behind it reads "killed"."""
+    return [record for file in sorted((artifacts / "runs").glob("*/run.json")) if (record := _read(file)) is not None]
+
+
+def find_run(artifacts: Path, name: str | None = None) -> dict[str, Any]:
+    """The record of a run: by id, by an unambiguous part of it, or the latest.
+
+    Raises: BadInput if there is none, or several.
+    """
+    records = {record["id"]: record for record in list_runs(artifacts)}
+    if not records:
+        raise BadInput(Problem("runs", "", f"there are none in {artifacts}", fix="start one: r1flow run"))
+    if name is None:
+        return list(records.values())[-1]
+    matching = [name] if name in records else [id for id in records if name in id]
+    if len(matching) != 1:
+        problem = "no such run" if not matching else f"fits {len(matching)} runs"
+        raise BadInput(Problem("runs", "", problem, got=name, fix=did_you_mean(name, matching or records)))
+    return records[matching[0]]
+
+
+def stage_directories(artifacts: Path, stage: str) -> Iterator[tuple[dict[str, Any], Path]]:
+    """Runs that have a finished artifact of this stage, latest first, with its directory."""
+    for record in reversed(list_runs(artifacts)):
+        path = record["stages"].get(stage, {}).get("path")
+        if path and Path(path).is_dir():
+            yield record, Path(path)
+
+
+def _read(file: Path) -> dict[str, Any] | None:
+    try:
+        record = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        print(f"{file} is left out: {error}", file=sys.stderr)
+        return None
+    if record.get("schema") != SCHEMA or not _ID.match(str(record.get("id", ""))):
+        print(f"{file} is left out: schema {record.get('schema')}, this version reads {SCHEMA}", file=sys.stderr)
+        return None
+    if record["state"] == "running" and not _is_held(file.with_name("lock")):
+        record["state"] = "killed"
+    return record
+
+
+def _is_held(lock: Path) -> bool:
+    try:
+        with lock.open("r") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _git_revision() -> str | None:
+    """Revision of this source tree, "-dirty" if it was changed; None where it isn't one."""
+    command = ["git", "-C", str(Path(__file__).resolve().parent), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() or None
+
+
+def _jsonable(value: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: str(v) if isinstance(v, Path) else v for k, v in value.items()}
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

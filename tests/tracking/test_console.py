@@ -1,0 +1,118 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from components.tracking import console as module
+from components.tracking.console import ConsoleView, console_table, duration
+
+RUN = [
+    {
+        "event": "run",
+        "state": "started",
+        "run": "r-1",
+        "pipeline": "r1",
+        "seed": 0,
+        "stages": ["curate", "base", "rl_1"],
+    },
+    {"event": "stage", "stage": "curate", "state": "reused", "metrics": {"tasks": 1200}},
+    {"event": "stage", "stage": "base", "state": "running"},
+    {"event": "progress", "stage": "base", "done": 1, "total": 10, "shown": {"loss": 2.5}},
+    {"event": "stage", "stage": "base", "state": "done", "wall_s": 95.4, "metrics": {"loss": 0.67}},
+    {"event": "say", "stage": "rl_1", "text": "gcd: no [bold]signal[/bold]", "level": "warning"},
+    {"event": "stage", "stage": "rl_1", "state": "failed", "reason": "reward raised", "wall_s": 1.0},
+    {"event": "unknown", "stage": "x"},
+    {"event": "run", "state": "failed"},
+]
+
+
+def shown(events, **options):
+    out = io.StringIO()
+    view = ConsoleView(console=Console(file=out, width=200, highlight=False), live=False, **options)
+    for event in events:
+        view(event)
+    view.close()
+    return out.getvalue()
+
+
+def test_elsewhere_than_on_a_terminal_an_event_is_a_line():
+    lines = shown(RUN).splitlines()
+    assert lines[0] == "r1flow · r1 · r-1 · seed 0"
+    assert lines[1].split() == ["↺", "curate", "reused", "tasks", "1,200"]
+    assert lines[2].split() == ["▸", "base", "started"]
+    assert lines[3].split() == ["✓", "base", "1:35", "loss", "0.670"]
+    assert lines[4].split(maxsplit=2) == ["!", "rl_1", "gcd: no [bold]signal[/bold]"]
+    assert lines[5].split() == ["✗", "rl_1", "1.0", "s", "reward", "raised"]
+    assert lines[6].startswith("failed after")
+    assert len(lines) == 7
+
+
+def test_quiet_leaves_warnings_and_failures():
+    lines = shown(RUN, quiet=True).splitlines()
+    assert [line.split()[0] for line in lines] == ["!", "✗"]
+
+
+def test_plain_progress_does_not_flood(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
+    out = io.StringIO()
+    view = ConsoleView(console=Console(file=out, width=200), live=False)
+    for step in range(1, 101):
+        clock[0] += 0.5
+        view(
+            {
+                "event": "progress",
+                "stage": "rl_1",
+                "done": step,
+                "total": 100,
+                "shown": {"reward": 0.5, "tokens_per_s": 12345.0},
+            }
+        )
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 4  # fifty seconds, one line each ten
+    assert "reward 0.500" in lines[0]
+    assert "12.3k" in lines[0]
+    assert "tok/s" in lines[0]
+    assert lines[0].rstrip().endswith("left")
+
+
+def test_the_live_display_shows_who_works_and_who_waits():
+    out = io.StringIO()
+    terminal = Console(file=out, width=120, force_terminal=True)
+    view = ConsoleView(console=terminal, live=True)
+    for event in RUN[:4]:
+        view(event)
+    with terminal.capture() as capture:
+        terminal.print(view._live.get_renderable())
+    view.close()
+    screen = capture.get()
+    assert "base" in screen
+    assert "1/10" in screen
+    assert "1 to come: rl_1" in screen
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.44, "0.4 s"), (12.2, "12 s"), (185, "3:05"), (3750, "1:02:30")])
+def test_durations_read_naturally(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_the_table_shows_intervals_and_what_changed():
+    estimate = {"value": 0.3, "low": 0.25, "high": 0.35, "n": 100}
+    better = {**estimate, "value": 0.6, "low": 0.55, "high": 0.65}
+    summary = {
+        "stages": [
+            {"name": "base", "metrics": {"pass@1": estimate, "pass@4": estimate}, "changes": None},
+            {
+                "name": "rl_1",
+                "metrics": {"pass@1": better, "pass@4": estimate},
+                "changes": {"pass@1": {"verdict": "better", "p_holm": 0.004, "effect": 0.3}},
+            },
+        ]
+    }
+    out = io.StringIO()
+    Console(file=out, width=100).print(console_table(summary))
+    text = out.getvalue()
+    assert "60.0 ▲**" in text
+    assert "55–65" in text
+    assert "pass@4" in text
+    assert "unsafe" not in text
