@@ -83,7 +83,10 @@ def _spec(config: Config, name: str, node: Any, patch: Mapping[str, Any]) -> Sta
     node.setdefault("launcher", copy.deepcopy(config.root.get("launcher") or {}))
     node.setdefault("inputs", {})
     node = _patched(config, f"stage {name}", "", node, rest)
-    launcher, inputs = node["launcher"], node["inputs"] or {}
+    launcher = node["launcher"]
+    inputs = node["inputs"] or {}
+    if isinstance(inputs, Mapping):  # null takes away an input that the stage's own file names
+        inputs = {key: source for key, source in inputs.items() if source is not None}
     if not isinstance(inputs, Mapping) or not all(isinstance(source, str) for source in inputs.values()):
         raise BadInput(
             Problem(
@@ -134,7 +137,10 @@ def _own_groups(
 
 
 def _patched(config: Config, where: str, path: str, node: Any, patch: Any) -> Any:
-    """``patch`` laid over ``node``: mappings merge key by key, anything else replaces."""
+    """``patch`` laid over ``node``: mappings merge key by key, anything else replaces.
+
+    A patch with ``_target_`` and settings is another component: nothing of the old one's settings stays.
+    """
     if not isinstance(patch, Mapping):
         group = path.rpartition(".")[2]
         if isinstance(patch, str) and group in config.groups and isinstance(node, Mapping | None):
@@ -147,7 +153,8 @@ def _patched(config: Config, where: str, path: str, node: Any, patch: Any) -> An
         patch = {k: v for k, v in patch.items() if k != OPTION}
     if not patch:
         return node
-    if not isinstance(node, Mapping) or "_target_" in patch:
+    is_whole = path and "_target_" in patch and len(patch) > 1
+    if not isinstance(node, Mapping) or is_whole or any(key in patch for key in ("_input_", "_env_")):
         node = {}
     result = dict(node)
     for key, value in patch.items():

@@ -90,7 +90,8 @@ def check_node(
         return [Problem(where, _join(key, "_target_"), error.problem, fix=error.fix)], dict(node)
     problems, values = _settings(where, key, node, signature, allow, skip=(), partial=bool(node.get("_partial_")))
     if not problems:
-        problems = [*figure_problems(where, key, node), *component_problems(where, key, target, values, None)]
+        figures = {**signature.defaults, **node}
+        problems = [*figure_problems(where, key, figures), *component_problems(where, key, target, values, None)]
     return problems, {**{k: node[k] for k in SPECIAL if k in node}, **values}
 
 
@@ -112,7 +113,7 @@ def _stage(spec: StageSpec, allow: Sequence[str]) -> tuple[list[Problem], dict[s
     problems += check_node(where, "launcher", spec.launcher, ("flows.launch", *allow[len(ALLOWED) :]))[0]
     if not problems:
         problems = [
-            *figure_problems(where, "", settings),
+            *figure_problems(where, "", {**signature.defaults, **settings}),
             *component_problems(where, "", spec.target, values, spec.inputs),
         ]
     return problems, values
@@ -200,7 +201,8 @@ def _place(value: Any, steps: Sequence[Any]) -> tuple[list[str], Any]:
     """Where in ``value`` pydantic's error lies; steps that name a branch of a union are left out."""
     at: list[str] = []
     for step in steps:
-        if (isinstance(value, Mapping) and step in value) or (isinstance(value, list) and isinstance(step, int)):
+        in_list = isinstance(value, list) and isinstance(step, int) and step < len(value)
+        if in_list or (isinstance(value, Mapping) and step in value):
             at.append(str(step))
             value = value[step]  # type: ignore[index]
     return at, value

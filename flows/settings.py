@@ -9,7 +9,7 @@ deletion (``~rl_1.length`` → ``++only.rl_1.length._delete_=true``).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -158,13 +158,21 @@ def rewrite(
     Raises:
         BadInput: naming every override whose key leads nowhere, with the nearest spelling.
     """
-    lines, problems = [], []
+    lines, problems = list(_marked_options(root.get("only") or {}, groups)), []
     for override in overrides:
         result = _rewrite_one(override, stages, groups, root)
         (problems if isinstance(result, Problem) else lines).append(result)
     if problems:
         raise BadInput(problems)
     return lines
+
+
+def _marked_options(only: Mapping[str, Any], groups: Groups) -> Iterator[str]:
+    """Options that yaml files choose for one stage (``only: {rl_1: {algorithm: dapo}}``), so that a key below can follow."""
+    for stage, patch in only.items():
+        for key, value in (patch or {}).items():
+            if key in groups and isinstance(value, str) and value in groups.options[key]:
+                yield f"++only.{stage}.{key}={{{OPTION}: {value}}}"
 
 
 def _rewrite_one(o: Override, stages: Collection[str], groups: Groups, root: Mapping[str, Any]) -> str | Problem:

@@ -47,6 +47,7 @@ class Parameter:
     type: Any
     text: str
     required: bool
+    default: Any = None
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,11 @@ class Signature:
     target: str
     parameters: Mapping[str, Parameter]
     open: bool
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Defaults that are written as plain values."""
+        return {name: p.default for name, p in self.parameters.items() if p.default is not None}
 
 
 class NoSuchTarget(Exception):
@@ -214,10 +220,10 @@ def _static(target: str, found: _Definition) -> Signature | None:
 
 def _of_arguments(target: str, module: str, args: ast.arguments, skip_first: bool) -> Signature:
     positional = [*args.posonlyargs, *args.args]
-    required = [True] * (len(positional) - len(args.defaults)) + [False] * len(args.defaults)
-    pairs = list(zip(positional, required, strict=True))[1 if skip_first else 0 :]
-    pairs += [(a, d is None) for a, d in zip(args.kwonlyargs, args.kw_defaults, strict=True)]
-    parameters = {a.arg: _parameter(module, a.arg, a.annotation, needed) for a, needed in pairs}
+    defaults: list[ast.expr | None] = [None] * (len(positional) - len(args.defaults))
+    pairs = list(zip(positional, [*defaults, *args.defaults], strict=True))[1 if skip_first else 0 :]
+    pairs += list(zip(args.kwonlyargs, args.kw_defaults, strict=True))
+    parameters = {a.arg: _parameter(module, a.arg, a.annotation, d is None, d) for a, d in pairs}
     return Signature(target, parameters, open=args.kwarg is not None)
 
 
@@ -228,7 +234,8 @@ def _of_dataclass(target: str, found: _Definition) -> Signature:
             text = ast.unparse(s.annotation)
             if "ClassVar" in text or _is_field_without_init(s.value):
                 continue
-            parameters[s.target.id] = _parameter(found.module, s.target.id, s.annotation, _field_is_required(s.value))
+            name, required = s.target.id, _field_is_required(s.value)
+            parameters[name] = _parameter(found.module, name, s.annotation, required, s.value)
     return Signature(target, parameters, open=False)
 
 
@@ -257,10 +264,16 @@ def _last_name(node: ast.expr) -> str:
     return ""
 
 
-def _parameter(module: str, name: str, annotation: ast.expr | None, required: bool) -> Parameter:
+def _parameter(
+    module: str, name: str, annotation: ast.expr | None, required: bool, default: ast.expr | None
+) -> Parameter:
+    try:
+        value = None if default is None else ast.literal_eval(default)
+    except ValueError:
+        value = None
     if annotation is None:
-        return Parameter(name, Any, "anything", required)
-    return Parameter(name, _type(module, annotation, 0), ast.unparse(annotation), required)
+        return Parameter(name, Any, "anything", required, value)
+    return Parameter(name, _type(module, annotation, 0), ast.unparse(annotation), required, value)
 
 
 # --- annotations ---------------------------------------------------------------------------------------------------

@@ -65,13 +65,16 @@ def run_sweep(overrides: Sequence[str], config_dir: Path | None = None, *, jobs:
                 if process.poll() is not None:
                     del running[number]
                     code = process.returncode if process.returncode >= 0 else 128 - process.returncode
-                    sweep.update(number, state="done" if code == 0 else "failed", exit=code, ended=_now())
+                    sweep.update(number, state=_STATES.get(code, "failed"), exit=code, ended=_now())
                     print(f"[{number + 1}/{len(combinations)}] exit {code}: {labels[number]}", flush=True)
             time.sleep(0.05)
     failed = sum(job["state"] == "failed" for job in sweep.jobs)
     done = sum(job["state"] == "done" for job in sweep.jobs)
     print(f"\nsweep {directory.name}: {done} done, {failed} failed, {len(sweep.jobs) - done - failed} not run")
     return stop.exit_code if stop.requested() else int(failed > 0)
+
+
+_STATES = {0: "done", 130: "interrupted", 143: "interrupted"}
 
 
 class _Sweep:
@@ -102,7 +105,7 @@ def _prepared(prepare: Any, number: int, lines: Sequence[str], config_dir: Path 
 
 def _start(
     directory: Path, number: int, lines: Sequence[str], config_dir: Path | None, *, quiet: bool, to_file: bool
-) -> subprocess.Popen[bytes]:
+) -> subprocess.Popen[Any]:
     command = [sys.executable, "-m", "flows.cli", "run", "--sweep", f"{directory.name}/{number}"]
     command += ["--config-dir", str(config_dir)] if config_dir else []
     command += ["--quiet"] if quiet else []

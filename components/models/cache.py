@@ -1,8 +1,9 @@
 """Static key/value cache of a lean decoder and the one-token step on it.
 
 All rows are aligned at the right: every step writes one column for all rows, whatever their age. A new row's prompt
-ends at the current column and a mask hides what lies left of its start. Widths are multiples of 16 columns and at
-least 8 rows are computed, so that on CPU a row's result does not depend, to the bit, on the rows beside it.
+ends at the current column and a mask hides what lies left of its start. Attention runs over
+at least 32 and a multiple of 16 columns, because other widths take matrix kernels that round differently: so a row's
+result does not depend, to the bit, on the rows beside it (on CPU; the engine adds that there are at least 8 rows).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch import Tensor
 from components.models.projections import linear_parts, pair_rows, rotate
 
 _ALIGN = 16
+_NARROWEST = 32
 _ROOM = 64
 
 
@@ -88,8 +90,9 @@ class LeanCache:
         if self._next == self._bias.shape[1]:
             self.rebuild(torch.arange(len(tokens), device=tokens.device), (), ())
         rows, heads, kv, dim = len(tokens), self._heads, self._kv, self._dim
-        here, low = self._next, self._low
-        high = -(-(here + 1) // _ALIGN) * _ALIGN
+        here = self._next
+        high = max(_NARROWEST, -(-(here + 1) // _ALIGN) * _ALIGN)
+        low = min(self._low, high - _NARROWEST)
         self._bias[:, here] = 0.0
         bias = self._bias[:, None, None, low:high]
         rotation = self._decoder.rotations(high, tokens.device).index_select(0, positions)
@@ -142,7 +145,7 @@ class LeanCache:
             y += layer.qkv_bias
         y = y.view(len(x), -1, self._dim)
         qk, v = y[:, : self._heads + self._kv], y[:, self._heads + self._kv :]
-        if layer.q_gain is not None:
+        if layer.q_gain is not None and layer.k_gain is not None:
             qk = self._norm(qk)
             qk[:, : self._heads] *= layer.q_gain
             qk[:, self._heads :] *= layer.k_gain

@@ -56,7 +56,7 @@ def save_checkpoint(
         text = json.dumps(dict(state), allow_nan=False)
         final = _path(out, step)
         draft = final.with_name(f".draft-{final.name}")
-        for leftover in (draft, final):  # of a crash; of a step that is done again after a fall-back
+        for leftover in (*out.checkpoints.glob(".draft-*"), final):  # of a crash; of a step that is done again
             shutil.rmtree(leftover, ignore_errors=True)
         draft.mkdir(parents=True)
         for part, named in tensors.items():

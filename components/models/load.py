@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import nn
 
 from components.models.lora import Lora, has_adapters, merged_state
 
@@ -70,8 +69,8 @@ class Pretrained:
         model = _load(source, dtype=dtype, attn_implementation=self.attn_implementation, **shared, **gguf)
         complete_tokenizer(tokenizer, self.path, say)
         check_model(model, tokenizer, self.path)
-        model = model.to(device).eval()
-        return (self.lora.wrap(model, seed) if self.lora else model), tokenizer
+        model = model.to(device)
+        return (self.lora.wrap(model, seed) if self.lora else model).eval(), tokenizer
 
 
 def load_model(directory: Path, device: torch.device | str | None = None) -> tuple[Any, Any]:
@@ -85,7 +84,8 @@ def load_model(directory: Path, device: torch.device | str | None = None) -> tup
     tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=True, trust_remote_code=False)
     model = _load(source, dtype="auto", attn_implementation="sdpa", local_files_only=True, trust_remote_code=False)
     check_model(model, tokenizer, source)
-    return model.to(device or default_device()).eval(), tokenizer
+    model = model.to(device or default_device())
+    return model.eval(), tokenizer
 
 
 def save_model(model: Any, tokenizer: Any, directory: Path) -> None:
@@ -127,13 +127,13 @@ def complete_tokenizer(tokenizer: Any, source: str, say: Say) -> None:
         )
 
 
-def check_model(model: nn.Module, tokenizer: Any, source: str) -> None:
+def check_model(model: Any, tokenizer: Any, source: str) -> None:
     """Check that model and tokenizer fit and that every weight is a number.
 
     Raises:
         ValueError: fewer embeddings than tokens, or weights that are NaN or infinite.
     """
-    rows = model.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
+    rows = model.get_input_embeddings().weight.shape[0]
     if len(tokenizer) > rows:
         raise ValueError(
             f"{source}: the tokenizer has {len(tokenizer)} tokens but the model only {rows} embeddings. "
@@ -153,7 +153,7 @@ def _load(source: str, **options: Any) -> Any:
 
     weights = {} if options.get("gguf_file") else {"use_safetensors": True}
     try:
-        model = AutoModelForCausalLM.from_pretrained(source, **options, **weights)
+        model: Any = AutoModelForCausalLM.from_pretrained(source, **options, **weights)
     except ImportError as error:
         raise ValueError(f"{source}: {error}") from error
     if options.get("gguf_file"):  # the weights are plain now; without these marks the model saves like any other

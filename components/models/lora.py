@@ -79,8 +79,8 @@ def merged_state(model: Any) -> tuple[nn.Module, dict[str, Tensor]]:
     """
     base = model.get_base_model()
     state: dict[str, Tensor] = {}
-    deltas = {
-        f"{name}.weight": sum(module.get_delta_weight(adapter) for adapter in module.active_adapters)
+    deltas: dict[str, Tensor] = {
+        f"{name}.weight": module.get_delta_weight(module.active_adapters[0])
         for name, module in base.named_modules()
         if hasattr(module, "get_delta_weight") and hasattr(module, "base_layer")
     }

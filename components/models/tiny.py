@@ -105,7 +105,7 @@ class Tiny:
             raise ValueError(f"heads={self.heads} must be a multiple of kv_heads={self.kv_heads}")
 
     def build(self, lines: Iterable[str], seed: int) -> tuple[LlamaForCausalLM, Any]:
-        """Train the tokenizer on ``lines``, draw the weights from ``seed``: a model in eval mode, float32, on the CPU."""
+        """Tokenizer learned from ``lines``, weights drawn from ``seed``: float32, in eval mode, on the CPU."""
         import torch  # heavy, see above
         from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -124,7 +124,6 @@ class Tiny:
             pad_token_id=tokenizer.pad_token_id,
             eos_token_id=tokenizer.eos_token_id,
             bos_token_id=None,
-            attn_implementation="sdpa",
             dtype="float32",
         )
         with torch.random.fork_rng(devices=[]):  # transformers draws from the global stream

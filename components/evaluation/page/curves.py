@@ -8,7 +8,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from components.evaluation.page.charts import Series, heat_map, line_chart, smooth
+from components.evaluation.page.charts import Series, line_chart, smooth
+from components.evaluation.page.maps import heat_map
 from components.evaluation.page.sources import Sources, terms
 
 _BINS = 16

@@ -57,7 +57,7 @@ def side_by_side(evaluations: Sequence[Evaluation], sources: Sources, count: int
     """Prompts with one answer of every stage: what changed first, then what did not, families in turn.
 
     Kinds, drawn in turn so that the selection flatters nobody: wrong at first and right at the end, right at first and
-    wrong at the end, wrong throughout, right throughout. The first evaluated model is left out of this judgement when
+    wrong at the end, wrong both times, right both times. The first evaluated model is left out of this judgement when
     there are more than two (a base model that never saw the format is wrong everywhere).
     """
     shown = [_first_answers(evaluation.rows) for evaluation in evaluations]

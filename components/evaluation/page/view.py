@@ -12,9 +12,10 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from components.evaluation.page.charts import Series, line_chart, plane
+from components.evaluation.page.charts import Series, line_chart
 from components.evaluation.page.curves import loss_charts, rl_charts
 from components.evaluation.page.lanes import draw
+from components.evaluation.page.maps import plane
 from components.evaluation.page.notes import LABELS, Note
 from components.evaluation.page.sources import Node, Sources
 

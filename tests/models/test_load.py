@@ -1,0 +1,179 @@
+"""Loading: what is accepted is said, what cannot work is refused with the remedy; LoRA saves as a plain model."""
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from components.models.load import Pretrained, check_model, complete_tokenizer, load_model, save_model
+from components.models.lora import Lora, adapters_off
+
+
+@pytest.fixture
+def saved(built, tmp_path):
+    save_model(built[0], built[1], tmp_path / "model")
+    return tmp_path / "model"
+
+
+def logits(model, tokenizer, text="1 + 2 = 3"):
+    with torch.no_grad():
+        return model(torch.tensor([tokenizer(text, add_special_tokens=False)["input_ids"]])).logits
+
+
+def test_a_local_path_loads_as_it_was_saved(built, saved):
+    model, tokenizer = Pretrained(path=str(saved)).build([], seed=0)
+    assert torch.equal(logits(model, tokenizer), logits(*built))
+    assert model.dtype == torch.float32
+    assert not Pretrained.needs_pretraining
+
+
+def test_the_precision_is_kept_through_saving(saved, tmp_path):
+    model, tokenizer = Pretrained(path=str(saved), dtype="bfloat16").build([], seed=0)
+    assert model.dtype == torch.bfloat16
+    save_model(model, tokenizer, tmp_path / "half")
+    assert load_model(tmp_path / "half", "cpu")[0].dtype == torch.bfloat16
+
+
+def test_a_missing_path_names_itself_and_the_working_directory(tmp_path):
+    with pytest.raises(
+        FileNotFoundError, match=rf"{tmp_path}/nowhere does not exist \(working directory {Path.cwd()}\)"
+    ):
+        Pretrained(path=f"{tmp_path}/nowhere").build([], seed=0)
+
+
+def test_pickled_weights_are_refused(saved):
+    weights = load_file(saved / "model.safetensors")
+    torch.save(weights, saved / "pytorch_model.bin")
+    (saved / "model.safetensors").unlink()
+    for load in (lambda: Pretrained(path=str(saved)).build([], 0), lambda: load_model(saved)):
+        with pytest.raises(ValueError, match=r"only as pytorch_model.bin, a pickle .* Fix: convert it to safetensors"):
+            load()
+    (saved / "pytorch_model.bin").unlink()
+    with pytest.raises(FileNotFoundError, match=r"holds no \*.safetensors"):
+        load_model(saved)
+
+
+def test_weights_that_are_not_finite_are_named(saved):
+    weights = load_file(saved / "model.safetensors")
+    weights["model.layers.1.mlp.up_proj.weight"][3, 4] = float("nan")
+    save_file(weights, saved / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"tensor model.layers.1.mlp.up_proj.weight \[64, 32\] holds 1 values"):
+        load_model(saved)
+
+
+def test_a_tokenizer_larger_than_the_embeddings_is_refused(built):
+    model, tokenizer = built
+    larger = copy.deepcopy(tokenizer)
+    larger.add_tokens(["<new1>", "<new2>"])
+    n = len(tokenizer)
+    with pytest.raises(ValueError, match=rf"tokenizer has {n + 2} tokens but the model only {n} embeddings"):
+        check_model(model, larger, "here")
+
+
+def test_without_pad_the_end_token_pads_and_that_is_said(tokenizer):
+    bare, said = copy.deepcopy(tokenizer), []
+    bare.pad_token = None
+    complete_tokenizer(bare, "here", said.append)
+    assert bare.pad_token == "<|im_end|>"
+    assert said == ["here: no pad token; '<|im_end|>' fills rows up (padding is told by length, never by id)"]
+
+
+def test_without_an_end_token_nothing_goes(tokenizer):
+    bare = copy.deepcopy(tokenizer)
+    bare.eos_token = None
+    with pytest.raises(ValueError, match="no eos token, so no answer could ever end"):
+        complete_tokenizer(bare, "here", print)
+
+
+def test_a_missing_template_is_added_in_the_form_the_tokenizer_knows(tokenizer):
+    bare, said = copy.deepcopy(tokenizer), []
+    bare.chat_template = None
+    complete_tokenizer(bare, "here", said.append)
+    turns = [{"role": "user", "content": "q"}]
+    rendered = bare.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+    assert rendered == "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n<think>"
+    assert "no chat template; ChatML is used" in said[0]
+
+
+def test_a_tokenizer_without_turn_markers_gets_the_plain_form():
+    from tokenizers import Tokenizer, models, processors
+    from transformers import PreTrainedTokenizerFast
+
+    core = Tokenizer(models.WordLevel({"<s>": 0, "</s>": 1, "a": 2, "<unk>": 3}, unk_token="<unk>"))
+    core.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    bare, said = PreTrainedTokenizerFast(tokenizer_object=core, bos_token="<s>", eos_token="</s>"), []
+    complete_tokenizer(bare, "here", said.append)
+    turns = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "r"}, {"role": "user", "content": "s"}]
+    rendered = bare.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+    assert rendered == "<s>User: q\n\nAssistant: r</s>\n\nUser: s\n\nAssistant: <think>"
+    assert len(said) == 2
+
+
+class TestLora:
+    @pytest.fixture
+    def wrapped(self, saved):
+        pytest.importorskip("peft")
+        model, tokenizer = Pretrained(path=str(saved), lora=Lora(r=2, alpha=4)).build([], seed=3)
+        return model, tokenizer
+
+    @staticmethod
+    def _move(model):
+        draw = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.requires_grad:
+                    parameter.add_(0.1 * torch.randn(parameter.shape, generator=draw))
+
+    def test_only_adapters_train_and_they_change_nothing_at_first(self, wrapped, built):
+        model, tokenizer = wrapped
+        assert torch.equal(logits(model, tokenizer), logits(*built))
+        trained = {name for name, p in model.named_parameters() if p.requires_grad}
+        assert trained
+        assert all("lora_" in name for name in trained)
+        assert not any("lm_head" in name or "embed" in name for name in trained)
+
+    def test_adapters_come_from_the_seed(self, wrapped, saved):
+        again, _ = Pretrained(path=str(saved), lora=Lora(r=2, alpha=4)).build([], seed=3)
+        other, _ = Pretrained(path=str(saved), lora=Lora(r=2, alpha=4)).build([], seed=4)
+        a, b, c = (dict(m.named_parameters()) for m in (wrapped[0], again, other))
+        key = next(name for name in a if "lora_A" in name)
+        assert torch.equal(a[key], b[key])
+        assert not torch.equal(a[key], c[key])
+
+    def test_saving_merges_into_a_plain_model_and_leaves_the_trained_one_alone(self, wrapped, tmp_path):
+        model, tokenizer = wrapped
+        self._move(model)
+        before = {name: p.clone() for name, p in model.named_parameters()}
+        expected = logits(model, tokenizer)
+        save_model(model, tokenizer, tmp_path / "merged")
+        assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
+        merged, _ = load_model(tmp_path / "merged", "cpu")
+        assert not any("lora" in name for name, _ in merged.named_parameters())
+        torch.testing.assert_close(logits(merged, tokenizer), expected, rtol=0, atol=1e-5)
+        assert not (tmp_path / "merged" / "adapter_config.json").exists()
+
+    def test_with_adapters_off_it_is_the_reference(self, wrapped, built):
+        model, tokenizer = wrapped
+        self._move(model)
+        moved = logits(model, tokenizer)
+        with adapters_off(model):
+            assert torch.equal(logits(model, tokenizer), logits(*built))
+        assert torch.equal(logits(model, tokenizer), moved)
+        assert not torch.equal(moved, logits(*built))
+
+    def test_a_plain_model_has_no_adapters_to_turn_off(self, built):
+        with pytest.raises(ValueError, match="cannot be its own reference"), adapters_off(built[0]):
+            pass
+
+    def test_adapters_are_not_stacked(self, wrapped):
+        with pytest.raises(ValueError, match="has LoRA adapters already"):
+            Lora().wrap(wrapped[0], 0)
+
+
+def test_a_saved_directory_says_what_it_is(saved):
+    config = json.loads((saved / "config.json").read_text())
+    assert config["architectures"] == ["LlamaForCausalLM"]
+    assert (saved / "chat_template.jinja").exists()
