@@ -118,7 +118,11 @@ def _own_groups(
     groups, rest = {}, {}
     for key, value in patch.items():
         below = value if isinstance(value, Mapping) else {OPTION: value} if isinstance(value, str) else {}
-        is_own = key in config.groups and key in config.references.get(name, ())
+        refers = key in config.groups and key in config.references.get(name, ())
+        # A setting of the group's name that takes its value from elsewhere is meant itself.
+        is_own = refers and (
+            key not in node or re.match(rf"\$\{{{key}[.}}]", str(config.raw["stages"][name].get(key))) is not None
+        )
         if not is_own or not (OPTION in below or (below and key not in node)):
             rest[key] = value
             continue

@@ -47,6 +47,14 @@ def test_a_setting_may_follow_the_option_chosen_for_one_stage(stages):
     assert (algorithm["surrogate"]["eps_low"], algorithm["surrogate"]["eps_high"]) == (0.1, 0.28)
 
 
+def test_an_option_for_a_setting_that_takes_its_value_from_elsewhere_replaces_it(stages):
+    changed = "second.reward={_target_: toys.parts.Mix, terms: {both: ${reward}}, weights: {both: 1.0}}"
+    assert list(stages(changed)["second"].settings["reward"]["terms"]) == ["both"]
+    found = stages("pipeline=mixed", "second.reward=two")
+    assert list(found["second"].settings["reward"]["terms"]) == ["right", "format"]
+    assert list(stages("pipeline=mixed")["second"].settings["reward"]["terms"]) == ["both"]
+
+
 def test_a_setting_below_a_group_under_another_name_reaches_only_that_stage(stages):
     assert stages("numbers.data.upto=9")["numbers"].settings["source"]["upto"] == 9
 

@@ -35,10 +35,15 @@ def test_nothing_is_wrong_with_a_built_in_pipeline(pipeline):
         f"{group}={file.stem}"
         for group in ("algorithm", "reward", "curriculum", "environment", "engine", "data", "launcher", "tracking")
         for file in sorted((ROOT / "conf" / group).glob("*.yaml"))
+        if f"${{{group}}}" not in file.read_text()  # made of another option, for one stage
     ],
 )
 def test_every_built_in_option_fits_the_default_pipeline(choice):
-    assert check(None, choice)
+    if "???" in (ROOT / "conf" / f"{choice.replace('=', '/')}.yaml").read_text():  # a path of the user's own
+        with pytest.raises(BadInput, match=r"^[^\n]*must be given[^\n]*$"):
+            check(None, choice)
+    else:
+        assert check(None, choice)
 
 
 @pytest.mark.parametrize(
@@ -185,3 +190,14 @@ def test_a_stage_check_may_look_at_the_inputs(tmp_path, monkeypatch):
     )
     assert component_problems("w", "", "own_stage.go", {}, {"policy": "x"}) == []
     assert str(component_problems("w", "", "own_stage.go", {}, {})[0]) == "w: needs the input policy. Fix: add it."
+
+
+def test_a_model_path_without_a_model_is_found_before_anything_is_loaded(tmp_path):
+    with pytest.raises(BadInput, match=r"stage base model\.path: model path \S+ does not exist .* Fix: "):
+        check(None, "model=pretrained", f"model.source.path={tmp_path}/nowhere")
+    (tmp_path / "weights.bin").write_bytes(b"")
+    with pytest.raises(BadInput, match=r"only as weights\.bin, a pickle"):
+        check(None, "model=pretrained", f"model.source.path={tmp_path}")
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    assert check(None, "model=pretrained", f"model.source.path={tmp_path}")
+    assert check(None, "model=pretrained", "model.source.path=org/name")
