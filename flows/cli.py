@@ -120,14 +120,14 @@ def _define_artifacts(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--artifacts", type=Path, default=Path("artifacts"), metavar="DIR", help="default: ./artifacts")
 
 
-def _define_ui(parser: argparse.ArgumentParser) -> None:
-    _define_artifacts(parser)
-    parser.add_argument("--stop", action="store_true", help="end the servers that were started for this directory")
-
-
 def _define_status(parser: argparse.ArgumentParser) -> None:
     _define_artifacts(parser)
     parser.add_argument("-n", type=_positive, default=20, metavar="N", help="the last N runs (default 20)")
+
+
+def _define_ui(parser: argparse.ArgumentParser) -> None:
+    _define_artifacts(parser)
+    parser.add_argument("--stop", action="store_true", help="end the servers that earlier runs or this command started")
 
 
 def _define_report(parser: argparse.ArgumentParser) -> None:
@@ -263,7 +263,11 @@ _COMMANDS: dict[str, tuple[str, _Define, Callable[[argparse.Namespace], int]]] =
     "plan": ("Show what a run would reuse or build, and why; nothing runs.", _define_plan, _plan),
     "status": ("List runs and artifacts.", _define_status, _status),
     "report": ("Print a run's evaluation table and where its report lies.", _define_report, _report),
-    "ui": ("Open the workflow and tracking interfaces of this directory's runs.", _define_ui, _ui),
+    "ui": (
+        "Start the pages of Prefect and MLflow for this directory's runs and print their addresses.",
+        _define_ui,
+        _ui,
+    ),
     "chat": ("Talk to a trained model; reads lines from standard input.", _define_chat, _chat),
     "cache": ("List the store of finished stages, or verify it.", _define_cache, _cache),
 }

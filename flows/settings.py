@@ -168,7 +168,7 @@ def rewrite(
 
 
 def _marked_options(only: Mapping[str, Any], groups: Groups) -> Iterator[str]:
-    """Options that yaml files choose for one stage (``only: {rl_1: {algorithm: dapo}}``), so that a key below can follow."""
+    """Options that yaml files choose for one stage (``only: {rl_1: {algorithm: dapo}}``), so that keys may follow."""
     for stage, patch in only.items():
         for key, value in (patch or {}).items():
             if key in groups and isinstance(value, str) and value in groups.options[key]:

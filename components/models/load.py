@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -94,7 +95,8 @@ def save_model(model: Any, tokenizer: Any, directory: Path) -> None:
     LoRA adapters are added into the weights of the copy that is written; the model itself is left as it is.
     """
     network, state = merged_state(model) if has_adapters(model) else (model, None)
-    network.save_pretrained(directory, state_dict=state)
+    with _no_bars():
+        network.save_pretrained(directory, state_dict=state)
     tokenizer.save_pretrained(directory)
 
 
@@ -153,13 +155,28 @@ def _load(source: str, **options: Any) -> Any:
 
     weights = {} if options.get("gguf_file") else {"use_safetensors": True}
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(source, **options, **weights)
+        with _no_bars():
+            model: Any = AutoModelForCausalLM.from_pretrained(source, **options, **weights)
     except ImportError as error:
         raise ValueError(f"{source}: {error}") from error
     if options.get("gguf_file"):  # the weights are plain now; without these marks the model saves like any other
         model.hf_quantizer = None
         model.config.__dict__.pop("quantization_config", None)
     return model
+
+
+@contextmanager
+def _no_bars() -> Iterator[None]:
+    """Without transformers' progress bars, which would be drawn over the run's own."""
+    from transformers.utils import logging as transformers_logging  # heavy, see above
+
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
 
 
 def _source(path: str, gguf_file: str | None) -> str:

@@ -5,12 +5,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
 
 from flows.build import stage_specs
 from flows.compose import compose
 from flows.errors import BadInput
 from flows.preflight import canonical, preflight, preflight_run
+
+ROOT = Path(__file__).parents[2]
 
 
 def check(conf, *overrides, artifacts=None):
@@ -19,8 +20,25 @@ def check(conf, *overrides, artifacts=None):
     return preflight(stage_specs(config), allow=config.root["allow"], artifacts=artifacts)
 
 
-def test_the_default_of_the_fixture_passes_and_so_do_all_built_in_pipelines(conf, tmp_path):
+def test_nothing_is_wrong_with_the_default(conf, tmp_path):
     assert len(check(conf, artifacts=tmp_path)) == 4
+
+
+@pytest.mark.parametrize("pipeline", sorted(file.stem for file in (ROOT / "conf" / "pipeline").glob("*.yaml")))
+def test_nothing_is_wrong_with_a_built_in_pipeline(pipeline):
+    assert check(None, f"pipeline={pipeline}")
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        f"{group}={file.stem}"
+        for group in ("algorithm", "reward", "curriculum", "environment", "engine", "data", "launcher", "tracking")
+        for file in sorted((ROOT / "conf" / group).glob("*.yaml"))
+    ],
+)
+def test_every_built_in_option_fits_the_default_pipeline(choice):
+    assert check(None, choice)
 
 
 @pytest.mark.parametrize(
@@ -145,8 +163,10 @@ def test_a_check_that_needs_its_module_is_imported_with_it(tmp_path, monkeypatch
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "own.py").write_text(
         "from numpy import pi\nLIMIT = 3\n"
-        "def light(*, x: int): ...\ndef light_check(settings):\n    return [f'x: over {LIMIT}'] if settings['x'] > LIMIT else []\n"
-        "def heavy(*, x: int): ...\ndef heavy_check(settings):\n    return [f'x: over {pi:.2f}'] if settings['x'] > pi else []\n"
+        "def light(*, x: int): ...\n"
+        "def light_check(settings):\n    return [f'x: over {LIMIT}'] if settings['x'] > LIMIT else []\n"
+        "def heavy(*, x: int): ...\n"
+        "def heavy_check(settings):\n    return [f'x: over {pi:.2f}'] if settings['x'] > pi else []\n"
     )
     assert str(component_problems("w", "", "own.light", {"x": 4}, None)[0]) == "w x: over 3."
     assert "own" not in sys.modules
@@ -159,7 +179,9 @@ def test_a_stage_check_may_look_at_the_inputs(tmp_path, monkeypatch):
 
     monkeypatch.syspath_prepend(tmp_path)
     Path(tmp_path / "own_stage.py").write_text(
-        "def go(inputs, out): ...\ndef check(settings, inputs):\n    return [] if 'policy' in inputs else ['needs the input policy. Fix: add it.']\n"
+        "def go(inputs, out): ...\n"
+        "def check(settings, inputs):\n"
+        "    return [] if 'policy' in inputs else ['needs the input policy. Fix: add it.']\n"
     )
     assert component_problems("w", "", "own_stage.go", {}, {"policy": "x"}) == []
     assert str(component_problems("w", "", "own_stage.go", {}, {})[0]) == "w: needs the input policy. Fix: add it."

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import ROOT
 
 from flows.signature import NoSuchTarget, read_signature
+
+ROOT = Path(__file__).parents[2]
 
 BUILT_IN = ROOT / "conf"
 
