@@ -31,7 +31,7 @@ _KILLED = {"state": "killed"}
 
 
 @task(task_run_name="{stage}", cache_policy=NO_CACHE, persist_result=False)  # the store decides what is reused
-def stage_task(stage: str, end: Future[Event]) -> State | dict[str, Any]:
+def stage_task(stage: str, end: Future[Event]) -> State:
     """One stage, from the driver's first word of it to its last; a reused stage shows as Cached."""
     event = end.result()
     artifact = event.get("artifact") or {}
@@ -40,7 +40,7 @@ def stage_task(stage: str, end: Future[Event]) -> State | dict[str, Any]:
             return Completed(name="Cached", message=artifact["key"], data=artifact)
         case "done":
             _describe(stage, event)
-            return artifact
+            return Completed(message=f"built in {event['wall_s']:.1f} s", data=artifact)
         case "failed":
             return Failed(message=event["why"])
         case "killed":

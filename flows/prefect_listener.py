@@ -8,12 +8,25 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from flows.launch.events import Emit, Event
+from flows.launch.events import Emit, Event, Fanout
 
 _PASSED_ON = {"run", "stage", "say"}
+
+
+@contextlib.contextmanager
+def recorded_in_prefect(home: Path, run: str, events: Fanout) -> Iterator[None]:
+    """Record in Prefect what is emitted inside this block."""
+    listener = PrefectListener(home, run, events)
+    events.add(listener)
+    try:
+        yield
+    finally:
+        events.flush()
+        listener.close()
 
 
 class PrefectListener:
@@ -28,7 +41,7 @@ class PrefectListener:
     def __init__(self, home: Path, run: str, say: Emit) -> None:
         home = home.resolve()
         home.mkdir(parents=True, exist_ok=True)
-        self._say, self._failed = say, False
+        self._say, self._failed, self._closed = say, False, False
         root = str(Path(__file__).parents[1])
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
         self._log = home / "flow.log"
@@ -50,7 +63,7 @@ class PrefectListener:
 
     def __call__(self, event: Event) -> None:
         """Pass one event on; what the process cannot take at once is given up, with all that follows."""
-        if event["event"] not in _PASSED_ON or self._failed:
+        if event["event"] not in _PASSED_ON or self._failed or self._closed:
             return
         line = json.dumps({**event, "details": ""}, default=str).encode() + b"\n"
         assert self._process.stdin is not None
@@ -63,6 +76,7 @@ class PrefectListener:
     def close(self, limit_s: float = 5.0) -> None:
         """End of the run. What is not recorded within ``limit_s`` is left to the process, which goes on by itself."""
         assert self._process.stdin is not None
+        self._closed = True
         with contextlib.suppress(OSError):
             self._process.stdin.close()
         try:
