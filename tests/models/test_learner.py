@@ -85,7 +85,7 @@ class Descent:
         self.named = dict(named)
 
     @torch.no_grad()
-    def step(self, gradients, multiplier):
+    def step(self, gradients, multiplier, peers):
         for name, p in self.named.items():
             p -= self.lr * multiplier * gradients[name]
 
