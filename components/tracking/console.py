@@ -202,7 +202,8 @@ def _number(key: str, value: Any) -> str:
         return str(value)
     if key == "tokens_per_s":
         return f"{value / 1000:.1f}k" if value >= 1000 else f"{value:.0f}"
-    return f"{value:,.0f}" if float(value).is_integer() and abs(value) >= 2 else f"{value:.3f}"
+    whole = float(value).is_integer() and (abs(value) >= 2 or key in ("kept", "tasks"))
+    return f"{value:,.0f}" if whole else f"{value:.3f}"
 
 
 def duration(seconds: float) -> str:
