@@ -20,7 +20,7 @@ _RL_CHARTS: tuple[tuple[str, Callable[[str, set[str]], bool], bool], ...] = (
     ("Reward by family", lambda name, _: name.startswith("reward/"), False),
     ("Response length (tokens)", lambda name, _: name.startswith("length"), False),
     ("Entropy (nats)", lambda name, _: "entropy" in name, False),
-    ("KL divergence (nats)", lambda name, _: name.startswith("kl_") and name != "kl_loss", False),
+    ("KL divergence (nats)", lambda name, _: name.startswith("kl") and name != "kl_loss", False),
     ("Clipped tokens", lambda name, _: "clip" in name, False),
     ("Importance ratio", lambda name, _: name.startswith("ratio"), False),
     ("Groups with signal", lambda name, _: name == "signal", True),
