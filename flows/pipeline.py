@@ -33,6 +33,8 @@ Execute = Callable[["StageSpec", Inputs, Launch, Say], StageArtifact]
 
 GRACE_S = 5.0  # after a stop, for stages that are not building (verifying, waiting for another run's lock)
 
+_TOLD_BY_THE_STATE = ("building", "rebuilding", "resuming")  # `why` of the event that follows when cores are free
+
 
 @dataclass(frozen=True)
 class StageOutcome:
@@ -209,7 +211,8 @@ class Driver:
 
     def _say(self, name: str, text: str) -> None:
         self._said[name] = text
-        self._emit({"event": "say", "stage": name, "text": text})
+        if not text.startswith(_TOLD_BY_THE_STATE):
+            self._emit({"event": "say", "stage": name, "text": text})
 
     def _attempt(self, spec: StageSpec) -> StageOutcome:
         """Everything that may happen to a stage, as an outcome."""

@@ -192,6 +192,8 @@ class Algorithm:
         mask = mask.bool()
         # Masked once, here: padding may hold anything, NaN included.
         logp, logp_old = (torch.where(mask, ratio.finite(x), 0.0) for x in (logp, logp_old.detach()))
+        ref_logp = None if ref_logp is None else torch.where(mask, ratio.finite(ref_logp.detach()), 0.0)
+        entropy = None if entropy is None else torch.where(mask, entropy, 0.0)
         advantage = advantage.detach().to(logp.dtype)
         advantage = torch.where(mask, advantage[:, None] if advantage.ndim == 1 else advantage, 0.0)
         log_ratio = self.ratio(logp, logp_old, mask)
@@ -202,7 +204,7 @@ class Algorithm:
             "rollouts": mask.any(-1).sum(),
             "clipped": stats.without_gradient(self.surrogate, log_ratio, logp, **at),
             **stats.ratio_stats(log_ratio.detach(), logp.detach(), logp_old, mask),
-            "entropy": torch.where(mask, -logp if entropy is None else entropy, 0.0).sum(),
+            "entropy": (-logp if entropy is None else entropy).sum(),
         }
         if logp_engine is not None:
             seen |= mismatch.gap(logp_old, logp_engine, mask)
@@ -214,7 +216,7 @@ class Algorithm:
         for term, extra in further_terms(self, logp, mask, counts, beta=self.beta(beta), **given).items():
             seen[term], loss = extra, loss + extra
         if ref_logp is not None:
-            seen["kl_ref"] = torch.where(mask, k3(logp.detach(), torch.where(mask, ref_logp, 0.0)), 0.0).sum()
+            seen["kl_ref"] = k3(logp.detach(), ref_logp).sum()
         seen["loss"] = loss
         return loss, stats.to_floats(seen)
 

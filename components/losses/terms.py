@@ -36,11 +36,10 @@ def further_terms(
     positive: Tensor | None,
     state: Mapping[str, float] | None,
 ) -> dict[str, Tensor]:
-    """KL, entropy bonus and positive-sample NLL by name, each with its coefficient."""
+    """KL, entropy bonus and positive-sample NLL by name, each with its coefficient; tensors are 0 where masked."""
     terms: dict[str, Tensor] = {}
     if algorithm.kl is not None and algorithm.kl.place == "loss" and beta != 0:
-        # Masked before the estimate: its gradient at padding would be NaN if the reference's values there were.
-        ref_logp = torch.where(mask, _given(ref_logp, "ref_logp", "a KL term").detach(), 0.0)
+        ref_logp = _given(ref_logp, "ref_logp", "a KL term")
         terms["kl_loss"] = beta * algorithm.aggregate(algorithm.kl(logp, ref_logp), mask, counts)
     if algorithm.needs_entropy:
         coef = (algorithm.initial_state() if state is None else state)["entropy_coef"]

@@ -107,7 +107,7 @@ class Learner:
         self._bad_in_a_row = 0
         if self.max_grad_norm is not None and norm > self.max_grad_norm:
             self._flat[:-2].mul_(self.max_grad_norm / norm)
-        self.optimizer.step(self._gradients, multiplier)
+        self.optimizer.step(self._gradients, multiplier, self.peers)
         return stats
 
     def _accumulate(self, losses: Iterable[Loss]) -> tuple[float, float, int]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -53,9 +54,13 @@ class Pretrained:
     def build(self, lines: Iterable[str], seed: int, *, say: Say | None = None) -> tuple[Any, Any]:
         """Load and check; ``lines`` are not needed. The model is in eval mode, on the GPU if there is one.
 
+        Args:
+            say: takes one line for each thing that the tokenizer lacked and was given.
+
         Raises:
             FileNotFoundError: a path that does not exist.
-            ValueError: no safetensors, no eos token, more tokens than embeddings, weights that are not finite.
+            ValueError: a model that cannot be had, no safetensors, no eos token, more tokens than embeddings, weights
+                that are not finite.
         """
         from transformers import AutoTokenizer  # heavy, and not needed where a settings node is only checked
 
@@ -63,7 +68,8 @@ class Pretrained:
         source = _source(self.path, self.gguf_file)
         shared = {"revision": self.revision, "trust_remote_code": self.trust_remote_code}
         gguf = {"gguf_file": self.gguf_file} if self.gguf_file else {}
-        tokenizer = AutoTokenizer.from_pretrained(source, **shared, **gguf)
+        with _explained(self.path):
+            tokenizer = AutoTokenizer.from_pretrained(source, **shared, **gguf)
         device = default_device()
         dtype = {"auto": "float32" if device.type == "cpu" else "bfloat16"}.get(self.dtype, self.dtype)
         model = _load(source, dtype=dtype, attn_implementation=self.attn_implementation, **shared, **gguf)
@@ -91,7 +97,10 @@ def load_model(directory: Path, device: torch.device | str | None = None) -> tup
     from transformers import AutoTokenizer  # heavy, see above
 
     source = _source(str(directory), None)
-    tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=True, trust_remote_code=False)
+    with _explained(source):
+        tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=True, trust_remote_code=False)
+    for trace in ("is_local", "local_files_only"):  # of this loading; else it would be written into the next model
+        tokenizer.init_kwargs.pop(trace, None)
     model = _load(source, dtype="auto", attn_implementation="sdpa", local_files_only=True, trust_remote_code=False)
     check_model(model, tokenizer, source)
     model = model.to(device or default_device())
@@ -104,7 +113,8 @@ def save_model(model: Any, tokenizer: Any, directory: Path) -> None:
     LoRA adapters are added into the weights of the copy that is written; the model itself is left as it is.
     """
     network, state = merged_state(model) if has_adapters(model) else (model, None)
-    network.save_pretrained(directory, state_dict=state)
+    with _no_bars():
+        network.save_pretrained(directory, state_dict=state)
     tokenizer.save_pretrained(directory)
 
 
@@ -162,14 +172,39 @@ def _load(source: str, **options: Any) -> Any:
     from transformers import AutoModelForCausalLM  # heavy, see above
 
     weights = {} if options.get("gguf_file") else {"use_safetensors": True}
-    try:
+    with _explained(source), _no_bars():
         model: Any = AutoModelForCausalLM.from_pretrained(source, **options, **weights)
-    except ImportError as error:
-        raise ValueError(f"{source}: {error}") from error
     if options.get("gguf_file"):  # the weights are plain now; without these marks the model saves like any other
         model.hf_quantizer = None
         model.config.__dict__.pop("quantization_config", None)
     return model
+
+
+@contextmanager
+def _explained(source: str) -> Iterator[None]:
+    """Turn what transformers raises for a model that cannot be had into one line that names it."""
+    try:
+        yield
+    except (OSError, ImportError, ValueError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise ValueError(
+            f"model {source} cannot be loaded: {reason} Fix: check the name and that it holds safetensors; without a "
+            "connection give the path of a local directory"
+        ) from error
+
+
+@contextmanager
+def _no_bars() -> Iterator[None]:
+    """Without transformers' progress bars, which would be drawn over the run's own."""
+    from transformers.utils import logging as transformers_logging  # heavy, see above
+
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
 
 
 def _source(path: str, gguf_file: str | None) -> str:

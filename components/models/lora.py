@@ -72,7 +72,7 @@ def adapters_off(model: Any) -> Iterator[Any]:
 
 
 @torch.no_grad()
-def merged_state(model: Any) -> tuple[nn.Module, dict[str, Tensor]]:
+def merged_state(model: Any) -> tuple[Any, dict[str, Tensor]]:
     """(the plain model, its state with adapters added into the weights); the model itself is left as it is.
 
     Merging in place and undoing it would not give back the same weights, bit for bit.

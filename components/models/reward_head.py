@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from components.models.decoder import make_decoder
 from components.models.load import load_model, save_model
 
 Hidden = Callable[[Tensor], Tensor]
@@ -101,7 +102,7 @@ def load_reward_model(
 
 def load_scorer(*, path: Path | str, max_tokens: int = 16384) -> Callable[[Sequence[Sequence[int]]], list[float]]:
     """A function from token sequences (prompt and response) to scores, for a reward's settings node."""
-    scorer = load_reward_model(Path(path))
+    scorer = load_reward_model(Path(path), hidden=lambda backbone: make_decoder(backbone).hidden)
     return lambda sequences: scorer.score(sequences, max_tokens=max_tokens)
 
 

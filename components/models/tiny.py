@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -104,8 +104,14 @@ class Tiny:
         if self.heads % self.kv_heads:
             raise ValueError(f"heads={self.heads} must be a multiple of kv_heads={self.kv_heads}")
 
-    def build(self, lines: Iterable[str], seed: int) -> tuple[LlamaForCausalLM, Any]:
-        """Tokenizer learned from ``lines``, weights drawn from ``seed``: float32, in eval mode, on the CPU."""
+    def build(
+        self, lines: Iterable[str], seed: int, *, say: Callable[[str], None] | None = None
+    ) -> tuple[LlamaForCausalLM, Any]:
+        """Tokenizer learned from ``lines``, weights drawn from ``seed``: float32, in eval mode, on the CPU.
+
+        Args:
+            say: takes one line about what was made.
+        """
         import torch  # heavy, see above
         from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -129,4 +135,7 @@ class Tiny:
         with torch.random.fork_rng(devices=[]):  # transformers draws from the global stream
             torch.manual_seed(derive(seed, "tiny", "weights"))
             model = LlamaForCausalLM(config)
+        if say is not None:
+            weights = sum(parameter.numel() for parameter in model.parameters())
+            say(f"tiny model: {weights:,} weights, {len(tokenizer)} tokens")
         return model.eval(), tokenizer

@@ -192,6 +192,13 @@ def test_learnability_follows_the_variance_of_the_reward() -> None:
     assert shares(curriculum) == pytest.approx({f"a/{i}": w / sum(weights) for i, w in enumerate(weights)}, abs=1e-3)
 
 
+def test_learnability_starts_from_the_variance_that_a_profiled_pass_rate_implies() -> None:
+    curriculum = learnability()
+    curriculum.start(pool(("a",)), {"a/0": 0.1, "a/1": 0.5})
+    weights = [0.1, 0.26, 0.26]  # an unknown level counts as much as one passed half of the time
+    assert shares(curriculum) == pytest.approx({f"a/{i}": w / sum(weights) for i, w in enumerate(weights)}, abs=1e-3)
+
+
 def test_levels_need_not_start_at_zero_or_be_contiguous() -> None:
     curriculum = pass_rate()
     curriculum.start([task("a", level, i) for level in (3, 7, 12) for i in range(4)], {"a/7": 0.8})

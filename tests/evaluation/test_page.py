@@ -127,6 +127,12 @@ def test_safety_bought_with_refusals_is_named():
     assert titles(stage("a", open_door))["Unsafe requests get through"].tone == "warn"
 
 
+def test_a_run_that_solves_nothing_is_told_once():
+    nothing = {"pass@1": estimate(0.0)}
+    found = titles(stage("a", nothing), stage("b", nothing, {"pass@1": change(0.0, "same")}))
+    assert [title for title in found if "accuracy" in title or "solved" in title] == ["Nothing is solved"]
+
+
 def test_a_family_that_is_never_solved_is_named():
     first = stage("a", {}, families={"gcd": estimate(0.3), "two": estimate(0.0)})
     last = stage("b", {}, {}, families={"gcd": estimate(0.6), "two": estimate(0.01)})

@@ -1,12 +1,14 @@
 """The digest follows what runs: every first-party module reached by import, and nothing of how it is written."""
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from flows.source import source_digest, source_files
+from flows.source import _spell, source_digest, source_files
 
 STAGE = """
 import json, os.path
@@ -116,6 +118,20 @@ def test_comments_docstrings_and_formatting_do_not_change_the_digest(code: Path,
 def test_a_change_of_what_runs_changes_the_digest(code: Path, old: str, new: str):
     assert old in REFERENCE
     assert digest_with(code, REFERENCE.replace(old, new)) != digest_with(code, REFERENCE)
+
+
+def test_a_field_that_a_newer_python_adds_does_not_change_the_digest():
+    class FunctionDef(ast.FunctionDef):  # as of Python 3.12
+        _fields = (*(name for name in ast.FunctionDef._fields if name != "type_params"), "type_params")
+
+    here: list[str] = []
+    newer: list[str] = []
+    node = ast.parse("def f(a, b=1): return a")
+    _spell(node, here)
+    fields: dict[str, Any] = {**vars(node.body[0]), "type_params": []}
+    node.body[0] = FunctionDef(**fields)
+    _spell(node, newer)
+    assert newer == here
 
 
 def test_moving_a_value_between_arguments_changes_the_digest(code: Path):

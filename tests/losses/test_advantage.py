@@ -56,6 +56,15 @@ def test_a_constant_group_gets_exactly_zero(function, size: int) -> None:
         assert function(reward, torch.zeros(size, dtype=torch.long), torch.ones(size, dtype=torch.bool)).eq(0).all()
 
 
+@pytest.mark.parametrize("function", GROUP_RELATIVE)
+def test_rewards_that_differ_by_rounding_alone_are_equal(function) -> None:
+    reward = torch.tensor([0.1 + 0.2, 0.3, 0.7 - 0.4, 0.3], dtype=torch.float64)
+    assert len(reward.unique()) > 1
+    assert function(reward, torch.zeros(4, dtype=torch.long), ALL).eq(0).all()
+    reward = torch.tensor([0.3, 0.3, 0.3, 0.3 + 1e-3])
+    assert function(reward, torch.zeros(4, dtype=torch.long), ALL).ne(0).all()
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     value=st.floats(-100, 100, width=32),

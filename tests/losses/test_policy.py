@@ -241,6 +241,22 @@ def test_a_users_function_gets_the_arguments_that_it_names() -> None:
     assert float(loss) == pytest.approx(5 * 0.6 / 2)
 
 
+def test_what_padding_holds_reaches_no_users_aggregate() -> None:
+    mask = torch.tensor([[True, False]])
+    junk = torch.tensor([[-1.0, math.nan]])
+    algorithm = make(
+        aggregate=lambda x, mask, counts: (x * mask).sum(), kl=Penalty(beta=0.1), entropy=Entropy(coef=0.1)
+    )
+    logp = junk.clone().requires_grad_()
+    loss, stats = algorithm.loss(
+        logp, junk, torch.ones(1), mask, counts=GlobalCounts.of(mask), ref_logp=junk, entropy=-junk, logp_engine=junk
+    )
+    loss.backward()
+    assert float(loss.detach()) == pytest.approx(-1.0 - 0.1)
+    assert logp.grad[0, 1] == 0
+    assert all(math.isfinite(value) for value in stats.values())
+
+
 # -- terms, data rules, state ------------------------------------------------------------------------------------------
 def test_terms_add_up_with_their_coefficients() -> None:
     logp, ref = torch.full((2, 3), -1.0), torch.full((2, 3), -1.5)

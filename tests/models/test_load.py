@@ -44,6 +44,21 @@ def test_a_missing_path_names_itself_and_the_working_directory(tmp_path):
         Pretrained(path=f"{tmp_path}/nowhere").build([], seed=0)
 
 
+def test_a_name_that_cannot_be_had_is_one_line(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(
+        ValueError, match=r"model nobody/nothing cannot be loaded: .* give the path of a local directory"
+    ):
+        Pretrained(path="nobody/nothing").build([], seed=0)
+
+
+def test_a_directory_without_a_tokenizer_is_named(saved):
+    for file in saved.glob("token*"):
+        file.unlink()
+    with pytest.raises(ValueError, match=f"model {saved} cannot be loaded"):
+        load_model(saved)
+
+
 def test_pickled_weights_are_refused(saved):
     weights = load_file(saved / "model.safetensors")
     torch.save(weights, saved / "pytorch_model.bin")

@@ -4,6 +4,9 @@ import pytest
 import torch
 
 from components.models.optim import AdamW, Muon, orthogonalize
+from components.runtime import Peers
+
+ALONE = Peers()
 
 SHAPES = {
     "model.embed_tokens.weight": (11, 6),
@@ -65,7 +68,7 @@ def test_updates_equal_the_published_formulas(kind, muon):
     optimizer = kind(named.items(), lr=0.01)
     multipliers = [0.5, 1.0, 0.3]
     for t, multiplier in enumerate(multipliers, 1):
-        optimizer.step(gradients(t), multiplier)
+        optimizer.step(gradients(t), multiplier, ALONE)
     expected = reference_run(multipliers, lr=0.01, muon=muon)
     for name, parameter in named.items():
         # float32 against float64; leaving out decay, the scale, or one iteration moves a weight by more than 1e-4
@@ -92,14 +95,14 @@ def test_saved_and_loaded_state_continues_bit_for_bit(kind, dtype):
     straight = parameters(dtype)
     optimizer = kind(straight.items(), lr=0.01)
     for t in (1, 2):
-        optimizer.step(gradients(t), 1.0)
+        optimizer.step(gradients(t), 1.0, ALONE)
     saved = {key: value.clone() for key, value in optimizer.state_tensors().items()}
     resumed = {name: torch.nn.Parameter(p.detach().clone()) for name, p in straight.items()}
     second = kind(resumed.items(), lr=0.01)
     second.load_state_tensors(saved)
     for t in (3, 4):
-        optimizer.step(gradients(t), 0.7)
-        second.step(gradients(t), 0.7)
+        optimizer.step(gradients(t), 0.7, ALONE)
+        second.step(gradients(t), 0.7, ALONE)
     assert all(torch.equal(straight[name], resumed[name]) for name in straight)
     a, b = optimizer.state_tensors(), second.state_tensors()
     assert a.keys() == b.keys()
@@ -109,18 +112,44 @@ def test_saved_and_loaded_state_continues_bit_for_bit(kind, dtype):
 def test_state_is_a_copy():
     named = parameters()
     optimizer = Muon(named.items(), lr=0.01)
-    optimizer.step(gradients(1), 1.0)
+    optimizer.step(gradients(1), 1.0, ALONE)
     before = optimizer.state_tensors()
     kept = {key: value.clone() for key, value in before.items()}
-    optimizer.step(gradients(2), 1.0)
+    optimizer.step(gradients(2), 1.0, ALONE)
     assert all(torch.equal(before[key], kept[key]) for key in kept)
+
+
+def test_ranks_share_the_matrices_and_their_sum_is_the_update():
+    """Each rank iterates every second matrix; here the ranks run one after another and exchange by hand."""
+    alone = parameters()
+    Muon(alone.items(), lr=0.01).step(gradients(1), 1.0, ALONE)
+    parts: list[torch.Tensor] = []
+
+    class Rank(Peers):
+        def all_reduce(self, tensor):
+            parts.append(tensor.clone())
+            tensor.copy_(sum(parts[-2:]))
+
+    optimizers = [(named := parameters(), Muon(named.items(), lr=0.01)) for _ in (0, 1)]
+    for rank, (_, optimizer) in enumerate(optimizers):
+        optimizer.step(gradients(1), 1.0, Rank(rank, 2))
+    assert not torch.equal(parts[0], parts[1])
+    assert not ((parts[0] != 0) & (parts[1] != 0)).any()
+    for name, parameter in optimizers[1][0].items():
+        torch.testing.assert_close(parameter, alone[name], rtol=0, atol=1e-6)
+
+
+def test_a_model_without_hidden_matrices_trains_with_adam_alone():
+    weight = torch.nn.Parameter(torch.ones(3))
+    Muon([("norm.weight", weight)], lr=0.1, weight_decay=0.0).step({"norm.weight": torch.ones(3)}, 1.0, ALONE)
+    torch.testing.assert_close(weight.detach(), torch.full((3,), 0.9))
 
 
 def test_small_updates_reach_bfloat16_weights_through_float32_masters():
     weight = torch.nn.Parameter(torch.ones(4, 4, dtype=torch.bfloat16))
     optimizer = AdamW([("w", weight)], lr=1e-4, weight_decay=0.0)
     for _ in range(60):  # each update is 1e-4, a bfloat16 unit below 1 is 3.9e-3
-        optimizer.step({"w": torch.ones(4, 4)}, 1.0)
+        optimizer.step({"w": torch.ones(4, 4)}, 1.0, ALONE)
     assert torch.equal(weight, torch.full((4, 4), 1 - 60e-4).bfloat16())
     assert weight[0, 0] < 1
 
@@ -129,14 +158,14 @@ def test_parameters_without_gradient_are_left_alone():
     frozen = torch.nn.Parameter(torch.ones(3, 3), requires_grad=False)
     trained = torch.nn.Parameter(torch.ones(3, 3))
     optimizer = Muon([("a", frozen), ("b", trained)], lr=0.1)
-    optimizer.step({"b": torch.eye(3)}, 1.0)
+    optimizer.step({"b": torch.eye(3)}, 1.0, ALONE)
     assert torch.equal(frozen, torch.ones(3, 3))
     assert not torch.equal(trained, torch.ones(3, 3))
 
 
 def test_state_of_another_model_is_refused():
     optimizer = Muon(parameters().items(), lr=0.01)
-    optimizer.step(gradients(1), 1.0)
+    optimizer.step(gradients(1), 1.0, ALONE)
     state = optimizer.state_tensors()
     with pytest.raises(ValueError, match=r"has no momentum of layers\.0\.q\.weight"):
         Muon(parameters().items(), lr=0.01).load_state_tensors(

@@ -55,8 +55,10 @@ def test_tokenizer_and_weights_are_functions_of_lines_and_seed(lines):
 
 
 def test_the_default_has_the_stated_shape(lines):
-    model, tokenizer = Tiny().build(lines, 0)
+    said: list[str] = []
+    model, tokenizer = Tiny().build(lines, 0, say=said.append)
     assert len(tokenizer) <= 576
+    assert f"{len(tokenizer)} tokens" in said[0]
     # embeddings + 3 layers × (q, o, k, v, three MLP matrices, two norms) + the last norm
     layer = 2 * 96 * 96 + 2 * 48 * 96 + 3 * 96 * 288 + 2 * 96
     assert sum(p.numel() for p in model.parameters()) == 96 * len(tokenizer) + 3 * layer + 96
@@ -83,6 +85,9 @@ def test_a_saved_model_is_a_plain_hugging_face_model(built, tmp_path):
         assert pieces(loaded, "12<think>a") == pieces(tokenizer, "12<think>a")
     assert sorted(p.name for p in tmp_path.glob("*.safetensors")) == ["model.safetensors"]
     assert not ours.training
+    save_model(ours, ours_tokenizer, tmp_path / "again")
+    for file in (tmp_path / "again").iterdir():  # what is loaded and saved is the same, byte for byte
+        assert file.read_bytes() == (tmp_path / file.name).read_bytes(), file.name
 
 
 def test_generation_ends_at_the_end_of_a_turn(built):

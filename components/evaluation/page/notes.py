@@ -43,9 +43,10 @@ def make_notes(stages: Sequence[Mapping[str, Any]], sources: Sources) -> list[No
         stages: evaluated stages as in the report's summary: name, rl, metrics, changes, by_family, length_slope.
     """
     notes: list[Note] = []
-    for stage in stages:
-        if stage["changes"]:
-            notes += _effect(stage)
+    if stages and all(stage["metrics"].get("pass@1", {}).get("value") == 0 for stage in stages):
+        notes.append(Note("warn", "Nothing is solved", "No stage gave a single right answer to a reasoning prompt."))
+    else:
+        notes += [note for stage in stages if stage["changes"] for note in _effect(stage)]
     if stages:
         notes += _safety(stages[-1])
         notes += _families(stages)
@@ -188,7 +189,11 @@ def _signal(sources: Sources) -> Iterator[Note]:
 
 def _data(sources: Sources) -> Iterator[Note]:
     for stage, counts in sources.counts.items():
-        if "kept" in counts and "sampled" in counts and counts["sampled"]:
+        if isinstance(counts.get("kept"), Mapping):
+            kept = ", ".join(f"{name} {n:,}" for name, n in counts["kept"].items() if n)
+            dropped = ", ".join(f"{why} {n:,}" for why, n in numbers_of(counts.get("dropped") or {}) if n)
+            yield Note("info", f"What {stage} kept", f"{kept}. Dropped: {dropped or 'nothing'}.")
+        elif "kept" in counts and "sampled" in counts and counts["sampled"]:
             dropped = counts.get("dropped") or {}
             reasons = ", ".join(f"{why} {n:,}" for why, n in sorted(dropped.items(), key=lambda kv: -kv[1]) if n)
             share = counts["kept"] / counts["sampled"]
@@ -207,6 +212,15 @@ def _data(sources: Sources) -> Iterator[Note]:
             ]
             text += f" Weak on: {', '.join(weak)}." if weak else ""
             yield Note("warn" if metrics["accuracy_low"] < 0.6 else "info", f"How far {stage} can be trusted", text)
+
+
+def numbers_of(counts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, int]]:
+    """Counts of nested mappings by joined name."""
+    for name, value in counts.items():
+        if isinstance(value, Mapping):
+            yield from numbers_of(value, f"{prefix}{name} ")
+        elif isinstance(value, int):
+            yield f"{prefix}{name}", value
 
 
 def _resolution(last: Mapping[str, Any]) -> Iterator[Note]:
