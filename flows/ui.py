@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,12 @@ def show_interfaces(artifacts: Path, console: Any, *, stop: bool = False) -> int
     """Start what isn't running and print the addresses; with ``stop``, end both. The exit code."""
     if stop:
         return stop_interfaces(artifacts, console)
-    codes = [
-        _show(console, "Prefect", "runs and their stages", lambda: _prefect(artifacts)),
-        _show(console, "MLflow", "metrics, settings, comparisons", lambda: _mlflow(artifacts)),
-    ]
+    pages = (
+        ("Prefect", "runs and their stages", _prefect),
+        ("MLflow", "metrics, settings, comparisons", _mlflow),
+    )
+    with ThreadPoolExecutor(len(pages)) as pool:  # both take their seconds to start
+        codes = list(pool.map(lambda page: _show(console, page[0], page[1], lambda: page[2](artifacts)), pages))
     console.print("They keep running. Stop them: r1flow ui --stop", markup=False)
     return max(codes)
 
