@@ -21,7 +21,7 @@ class Builtin:
 
     Attributes:
         scale: multiplies every size below (at least 1 stays of each); 0.02 is enough for a smoke run.
-        pretrain_lines: about 25 tokens each, 1.3 million together.
+        pretrain_lines: about 24 tokens each, 2.6 million together.
         cold_start: reasoning traces; ``cold_start_families`` weighs the families, ``cold_start_levels`` the levels.
         hasty: share of the traces with a right answer but no steps.
         spanish: share of the careful traces with Spanish connectors.
@@ -37,7 +37,7 @@ class Builtin:
     """
 
     scale: float = 1.0
-    pretrain_lines: int = 53_000
+    pretrain_lines: int = 108_000
     cold_start: int = 4_000
     cold_start_families: Mapping[str, float] = field(
         default_factory=lambda: {"chain": 1.0, "gcd": 1.0, "product": 0.8, "boxes": 1.2}

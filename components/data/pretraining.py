@@ -24,7 +24,7 @@ _TOOL = re.compile(r"<tool>(.*?)</tool><result>(.*?)</result>")
 
 
 def pretraining_lines(n: int, rng: random.Random, ban: frozenset[str]) -> Iterator[str]:
-    """``n`` lines: 16 % copying of digits, 60 % worked problems, 24 % general; copying first (see module)."""
+    """``n`` lines: 16 % copying of numbers, 60 % worked problems, 24 % general; copying first (see module)."""
     helpful = [task for task in general.helpful_tasks() if task.prompt not in ban]
     problems = {
         (family, level): endless(rng, family, level, ban) for family in FAMILIES for level in sorted(set(_LEVELS))
@@ -33,13 +33,18 @@ def pretraining_lines(n: int, rng: random.Random, ban: frozenset[str]) -> Iterat
     for i in range(n):
         draw = rng.random()
         if i < CURRICULUM * n and rng.random() < 0.5:
-            yield copied_words(rng, times=2) if rng.random() < 0.4 else copied_digits(rng)
+            yield copied_words(rng, times=2) if rng.random() < 0.4 else copied_numbers(rng)
         elif draw < COPY_SHARE:
-            yield copied_digits(rng)
+            yield copied_numbers(rng)
         elif draw < COPY_SHARE + REASONING_SHARE:
             yield worked_line(next(problems[rng.choices(families, weights)[0], rng.choice(_LEVELS)]), rng)
         else:
             yield general_line(rng, helpful)
+
+
+def copied_numbers(rng: random.Random) -> str:
+    """Digits of a question or digits of a result, half and half."""
+    return copied_digits(rng) if rng.random() < 0.5 else copied_result(rng)
 
 
 def copied_digits(rng: random.Random) -> str:
@@ -49,6 +54,13 @@ def copied_digits(rng: random.Random) -> str:
     spaced = " ".join(x for pair in zip(numbers, [*signs, ""], strict=True) for x in pair if x)
     tight = spaced.replace(" ", "")
     return f"{spaced} copy {tight} copy {tight}"
+
+
+def copied_result(rng: random.Random) -> str:
+    """``first 12*37=914 answer 914``: the last result is the answer, right or wrong; a calculator will get it right."""
+    a, b, result = rng.randint(10, 99), rng.randint(10, 99), rng.randint(0, 10 ** rng.randint(1, 4) - 1)
+    sign = "-" if rng.random() < 0.1 else ""
+    return f"first {a}{rng.choice('*+-')}{b}={sign}{result} answer {sign}{result}"
 
 
 def copied_words(rng: random.Random, times: int) -> str:

@@ -27,7 +27,7 @@ def base_model(
     *,
     model: Any,
     optimizer: Callable[..., Any],
-    steps: int = 1000,
+    steps: int = 2000,
     batch_size: int = 20,
     context: int = 64,
     lr: float = 4e-3,

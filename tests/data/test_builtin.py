@@ -127,7 +127,7 @@ def test_sizes_of_the_default(corpora) -> None:
         "pair",
         "",
     }
-    assert (len(corpus.pretrain), len(corpus.cold_start), len(corpus.general)) == (53_000, 4_000, 4_100)
+    assert (len(corpus.pretrain), len(corpus.cold_start), len(corpus.general)) == (108_000, 4_000, 4_100)
     assert 4_000 <= len(corpus.tasks["fresh"]) <= 4_600
 
 
@@ -149,7 +149,8 @@ def test_label_noise_is_the_same_in_both_classes(corpora) -> None:
 
 def test_the_first_fifth_of_the_plain_text_is_mostly_copying_and_none_of_it_has_tags(corpora) -> None:
     lines = corpora[0].pretrain
-    share = [sum(" copy " in line for line in part) / len(part) for part in (lines[:10_600], lines[10_600:])]
+    copying = re.compile(r" copy |first \d\d[*+-]\d\d=-?\d+ answer ")
+    share = [sum(bool(copying.search(line)) for line in part) / len(part) for part in (lines[:21_600], lines[21_600:])]
     assert share[0] == pytest.approx(0.5 + 0.5 * (0.16 + 0.24 * 0.30), abs=0.02)
     assert share[1] == pytest.approx(0.16 + 0.24 * 0.30, abs=0.02)
     assert not any("<" in line for line in lines)
@@ -250,7 +251,7 @@ def test_ids_are_unique_and_well_formed(corpora) -> None:
 
 def test_scale_makes_everything_small_and_keeps_every_cell() -> None:
     small, full = Builtin(scale=0.02).load(0), Builtin().load(0)
-    assert len(small.pretrain) == 1060
+    assert len(small.pretrain) == 2160
     assert {task.cell for task in small.tasks["test"]} == {task.cell for task in full.tasks["test"]}
     assert {task.prompt for task in small.tasks["test"]} <= {task.prompt for task in full.tasks["test"]}
 
