@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from components.runtime import StageArtifact
+from flows.annotations import SPECIAL
 from flows.errors import BadInput, Problem, did_you_mean
+from flows.patches import own_groups, patched
 from flows.redact import reveal
-from flows.settings import DELETE, OPTION
-from flows.signature import NoSuchTarget, read_signature
 from flows.stage import StageSpec
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 ALLOWED = ("components",)
 ALLOW_VARIABLE = "R1FLOW_ALLOW"
-SPECIAL = frozenset({"_target_", "_partial_"})
 _NAME = re.compile(r"^[A-Za-z0-9._-]{1,80}$")
 _STAGE_KEYS = frozenset({"_target_", "inputs", "launcher", "seed"})
 
@@ -78,12 +77,15 @@ def _spec(config: Config, name: str, node: Any, patch: Mapping[str, Any]) -> Sta
                 fix="name the stage's function, e.g. components.stages.sft.sft",
             )
         )
-    groups, rest = _own_groups(config, name, node, patch)
+    groups, rest = own_groups(config, name, node, patch)
     node = copy.deepcopy(dict(config.stage_with(name, groups) if groups else node))
     node.setdefault("launcher", copy.deepcopy(config.root.get("launcher") or {}))
     node.setdefault("inputs", {})
-    node = _patched(config, f"stage {name}", "", node, rest)
-    launcher, inputs = node["launcher"], node["inputs"] or {}
+    node = patched(config, f"stage {name}", "", node, rest)
+    launcher = node["launcher"]
+    inputs = node["inputs"] or {}
+    if isinstance(inputs, Mapping):  # null takes away an input that the stage's own file names
+        inputs = {key: source for key, source in inputs.items() if source is not None}
     if not isinstance(inputs, Mapping) or not all(isinstance(source, str) for source in inputs.values()):
         raise BadInput(
             Problem(
@@ -102,89 +104,6 @@ def _spec(config: Config, name: str, node: Any, patch: Mapping[str, Any]) -> Sta
         seed=node.get("seed", config.root.get("seed", 0)),
         launcher=launcher or {},
     )
-
-
-def _own_groups(
-    config: Config, name: str, node: Mapping[str, Any], patch: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Groups the stage refers to and the patch changes for it alone (``cold_start.model=…``), and the other patches.
-
-    An option goes to every reference the stage makes to the group, whatever the setting is called. So does a key below
-    a group that isn't also the name of a setting; else it is the setting's.
-    """
-    groups, rest = {}, {}
-    for key, value in patch.items():
-        below = value if isinstance(value, Mapping) else {OPTION: value} if isinstance(value, str) else {}
-        is_own = key in config.groups and key in config.references.get(name, ())
-        if not is_own or not (OPTION in below or (below and key not in node)):
-            rest[key] = value
-            continue
-        content = config.raw[key]
-        if OPTION in below:
-            if problem := config.groups.check(key, str(below[OPTION]), f"stage {name}", key):
-                raise BadInput(problem)
-            content = config.option(key, below[OPTION])
-        changes = {k: v for k, v in below.items() if k != OPTION}
-        if key in node:
-            rest |= {key: changes} if changes else {}
-        else:
-            content = _patched(config, f"stage {name}", key, content, changes)
-        groups[key] = content
-    return groups, rest
-
-
-def _patched(config: Config, where: str, path: str, node: Any, patch: Any) -> Any:
-    """``patch`` laid over ``node``: mappings merge key by key, anything else replaces."""
-    if not isinstance(patch, Mapping):
-        group = path.rpartition(".")[2]
-        if isinstance(patch, str) and group in config.groups and isinstance(node, Mapping | None):
-            return _option(config, where, path, group, patch)
-        return patch
-    if OPTION in patch:
-        group, option = path.rpartition(".")[2], patch[OPTION]
-        is_option = isinstance(node, Mapping | None) or option in config.groups.options[group]
-        node = _option(config, where, path, group, option) if is_option else option
-        patch = {k: v for k, v in patch.items() if k != OPTION}
-    if not patch:
-        return node
-    if not isinstance(node, Mapping) or "_target_" in patch:
-        node = {}
-    result = dict(node)
-    for key, value in patch.items():
-        inner = f"{path}.{key}" if path else key
-        if isinstance(value, Mapping) and DELETE in value:
-            if key not in result:
-                raise BadInput(Problem(where, inner, "can't be deleted, it isn't there", fix=did_you_mean(key, result)))
-            del result[key]
-            continue
-        if key not in result and (problem := _unknown(where, path, key, node)):
-            raise BadInput(problem)
-        result[key] = _patched(config, where, inner, result.get(key), value)
-    return result
-
-
-def _unknown(where: str, path: str, key: str, node: Mapping[str, Any]) -> Problem | None:
-    """Why ``key`` can't be set in ``node``, which doesn't have it yet; None if its component accepts it."""
-    allowed = {k for k in node if not k.startswith("_")}
-    inner = f"{path}.{key}" if path else key
-    if "_target_" in node:
-        try:
-            signature = read_signature(node["_target_"])
-        except NoSuchTarget:
-            return None  # preflight reports the target itself
-        allowed |= set(signature.parameters) - ({"inputs", "out"} if not path else set())
-        allowed |= {"seed"} if not path else set()
-        if signature.open or key in allowed or key in SPECIAL:
-            return None
-    elif not node or path == "inputs":
-        return None
-    return Problem(where, inner, f"no such setting {key!r}", fix=did_you_mean(key, allowed, f"{path}." if path else ""))
-
-
-def _option(config: Config, where: str, path: str, group: str, option: str) -> Any:
-    if problem := config.groups.check(group, str(option), where, path):
-        raise BadInput(problem)
-    return config.resolved(group, config.option(group, option))
 
 
 def _ordered(where: str, specs: Mapping[str, StageSpec]) -> list[StageSpec]:

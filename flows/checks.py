@@ -14,7 +14,8 @@ from functools import cache
 from typing import Any, TypeGuard
 
 from flows.errors import Problem, did_you_mean
-from flows.signature import module_tree, split_target, top_names
+from flows.modules import module_tree, top_names
+from flows.signature import split_target
 
 _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     **dict.fromkeys(("lr", "learning_rate", "epochs"), (lambda x: x > 0, "must be positive")),

@@ -120,6 +120,11 @@ def _define_artifacts(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--artifacts", type=Path, default=Path("artifacts"), metavar="DIR", help="default: ./artifacts")
 
 
+def _define_ui(parser: argparse.ArgumentParser) -> None:
+    _define_artifacts(parser)
+    parser.add_argument("--stop", action="store_true", help="end the servers that were started for this directory")
+
+
 def _define_status(parser: argparse.ArgumentParser) -> None:
     _define_artifacts(parser)
     parser.add_argument("-n", type=_positive, default=20, metavar="N", help="the last N runs (default 20)")
@@ -212,7 +217,7 @@ def _report(options: argparse.Namespace) -> int:
 def _ui(options: argparse.Namespace) -> int:
     from flows.ui import show_interfaces
 
-    return show_interfaces(options.artifacts.resolve(), _console())
+    return show_interfaces(options.artifacts.resolve(), _console(), stop=options.stop)
 
 
 def _chat(options: argparse.Namespace) -> int:
@@ -258,7 +263,7 @@ _COMMANDS: dict[str, tuple[str, _Define, Callable[[argparse.Namespace], int]]] =
     "plan": ("Show what a run would reuse or build, and why; nothing runs.", _define_plan, _plan),
     "status": ("List runs and artifacts.", _define_status, _status),
     "report": ("Print a run's evaluation table and where its report lies.", _define_report, _report),
-    "ui": ("Open the workflow and tracking interfaces of this directory's runs.", _define_artifacts, _ui),
+    "ui": ("Open the workflow and tracking interfaces of this directory's runs.", _define_ui, _ui),
     "chat": ("Talk to a trained model; reads lines from standard input.", _define_chat, _chat),
     "cache": ("List the store of finished stages, or verify it.", _define_cache, _cache),
 }

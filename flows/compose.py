@@ -63,8 +63,8 @@ class Config:
         """What a group's (unresolved) content is in this configuration."""
         from omegaconf import OmegaConf
 
-        merged = OmegaConf.create({**self.raw, group: content})
-        return _guard(group, lambda: OmegaConf.to_container(merged, resolve=True)[group], self.raw)
+        merged = OmegaConf.create({**self.raw, "_content_": content})  # a reference to the group means the run's own
+        return _guard(group, lambda: _plain(merged, resolve=True)["_content_"], self.raw)
 
     def option(self, group: str, option: str) -> Any:
         """Content of ``<group>/<option>.yaml``, unresolved."""
@@ -210,4 +210,5 @@ def _references(raw: Mapping[str, Any]) -> dict[str, frozenset[str]]:
                 todo |= direct(raw[key])
         return frozenset(seen)
 
-    return {name: reached(node) for name, node in (raw.get("stages") or {}).items()}
+    patches = raw.get("only") or {}
+    return {name: reached([node, patches.get(name)]) for name, node in (raw.get("stages") or {}).items()}

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flows.redact import redact
+
 SHOWN = 20
 _NOTHING: Any = object()
 
@@ -54,7 +56,7 @@ def short(value: Any, limit: int = 80) -> str:
     """``repr`` cut to ``limit`` characters; a component node is shown by its target."""
     if isinstance(value, dict) and "_target_" in value:
         return f"the component {value['_target_']}"
-    text = repr(value)
+    text = redact(repr(value))
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 

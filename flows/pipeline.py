@@ -33,6 +33,9 @@ Execute = Callable[["StageSpec", Inputs, Launch, Say], StageArtifact]
 
 GRACE_S = 5.0  # after a stop, for stages that are not building (verifying, waiting for another run's lock)
 
+_STOPPING = "stopping: running stages finish their step and write a checkpoint; a second signal kills them"
+_TOLD_BY_THE_STATE = ("building", "rebuilding", "resuming")  # `why` of the event that follows when cores are free
+
 
 @dataclass(frozen=True)
 class StageOutcome:
@@ -149,6 +152,7 @@ class Driver:
         self._emit({"event": "run", "state": "running", "stages": shape})
         self._stop.on_request = lambda: self._finished.put(None)  # a stop wakes the loop below
         self._start_ready()
+        told = False
         while self._order.is_active():
             # Threads that only wait for another run's lock can't be interrupted; they are left behind.
             abandon = self._stop.requested() and not self._building
@@ -159,6 +163,9 @@ class Driver:
             if message is not None:
                 self._settle(*message)
                 self._start_ready()
+            elif not told:
+                told = True
+                self._emit({"event": "say", "stage": None, "text": _STOPPING, "level": "warning"})
         for name in self._specs.keys() - self._outcomes.keys():
             self._outcomes[name] = StageOutcome("interrupted", why="waited for a lock")
         interrupted = any(outcome.state == "interrupted" for outcome in self._outcomes.values())
@@ -209,7 +216,8 @@ class Driver:
 
     def _say(self, name: str, text: str) -> None:
         self._said[name] = text
-        self._emit({"event": "say", "stage": name, "text": text})
+        if not text.startswith(_TOLD_BY_THE_STATE):
+            self._emit({"event": "say", "stage": name, "text": text})
 
     def _attempt(self, spec: StageSpec) -> StageOutcome:
         """Everything that may happen to a stage, as an outcome."""

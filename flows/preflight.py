@@ -10,19 +10,19 @@ uses nothing but built-ins, the standard library and constants of its module, el
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import UnionType
-from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any
 
-from flows.build import ALLOWED, SPECIAL, is_allowed
+from flows.annotations import SPECIAL
+from flows.build import ALLOWED, is_allowed
 from flows.checks import component_problems, figure_problems
 from flows.errors import BadInput, Problem, did_you_mean, short
-from flows.signature import NODE_KEYS, Component, NoSuchTarget, Parameter, Signature, read_signature
+from flows.signature import NoSuchTarget, Signature, read_signature
 from flows.stage import StageSpec
+from flows.values import canonical, type_problem
 
 if TYPE_CHECKING:
     from flows.compose import Config
@@ -90,7 +90,8 @@ def check_node(
         return [Problem(where, _join(key, "_target_"), error.problem, fix=error.fix)], dict(node)
     problems, values = _settings(where, key, node, signature, allow, skip=(), partial=bool(node.get("_partial_")))
     if not problems:
-        problems = [*figure_problems(where, key, node), *component_problems(where, key, target, values, None)]
+        figures = {**signature.defaults, **node}
+        problems = [*figure_problems(where, key, figures), *component_problems(where, key, target, values, None)]
     return problems, {**{k: node[k] for k in SPECIAL if k in node}, **values}
 
 
@@ -112,7 +113,7 @@ def _stage(spec: StageSpec, allow: Sequence[str]) -> tuple[list[Problem], dict[s
     problems += check_node(where, "launcher", spec.launcher, ("flows.launch", *allow[len(ALLOWED) :]))[0]
     if not problems:
         problems = [
-            *figure_problems(where, "", settings),
+            *figure_problems(where, "", {**signature.defaults, **settings}),
             *component_problems(where, "", spec.target, values, spec.inputs),
         ]
     return problems, values
@@ -157,7 +158,7 @@ def _settings(
         below, value = _nested(where, inner, value, allow)
         problems += below
         if name in parameters and not below:
-            problem = _type_problem(where, inner, parameters[name], value)
+            problem = type_problem(where, inner, parameters[name], value)
             problems += [problem] if problem else []
             value = value if problem else canonical(value, parameters[name].type)
         values[name] = value
@@ -178,96 +179,6 @@ def _nested(where: str, key: str, value: Any, allow: Sequence[str]) -> tuple[lis
         items = [_nested(where, _join(key, str(i)), v, allow) for i, v in enumerate(value)]
         return [p for found, _ in items for p in found], [v for _, v in items]
     return [], value
-
-
-def _type_problem(where: str, key: str, parameter: Parameter, value: Any) -> Problem | None:
-    if isinstance(value, Mapping) and "_input_" in value:
-        return None
-    from pydantic import ValidationError  # 0.1 s, shared by all checks
-
-    try:
-        _adapter(parameter.type).validate_json(json.dumps(_stand_in(value)), strict=True)
-    except ValidationError as error:
-        at, got = max((_place(value, e["loc"]) for e in error.errors()), key=lambda place: len(place[0]))
-        expected = (
-            "one of " + ", ".join(map(repr, options)) if (options := literals(parameter.type)) else parameter.text
-        )
-        return Problem(where, _join(key, *at), f"expects {expected}", got=got, fix=_type_remedy(parameter, value))
-    return None
-
-
-def _place(value: Any, steps: Sequence[Any]) -> tuple[list[str], Any]:
-    """Where in ``value`` pydantic's error lies; steps that name a branch of a union are left out."""
-    at: list[str] = []
-    for step in steps:
-        if (isinstance(value, Mapping) and step in value) or (isinstance(value, list) and isinstance(step, int)):
-            at.append(str(step))
-            value = value[step]  # type: ignore[index]
-    return at, value
-
-
-def _type_remedy(parameter: Parameter, value: Any) -> str:
-    if (allowed := literals(parameter.type)) and isinstance(value, str):
-        return did_you_mean(value, map(str, allowed))
-    if isinstance(value, str) and "str" not in parameter.text:
-        return "write a value of that type, without quotes, or a component with _target_"
-    return "write a value of that type"
-
-
-_adapters: dict[int, tuple[Any, Any]] = {}
-
-
-def _adapter(kind: Any) -> Any:
-    """Pydantic's checker for a type, made once. Keyed by identity: types are cached with their signature."""
-    from pydantic import TypeAdapter
-
-    if id(kind) not in _adapters:
-        _adapters[id(kind)] = (kind, TypeAdapter(_or_component(kind)))
-    return _adapters[id(kind)][1]
-
-
-def _or_component(kind: Any) -> Any:
-    """``kind`` with each container type widened to "or a component that makes one"."""
-    origin, args = get_origin(kind), get_args(kind)
-    if kind in (list, tuple, dict, set, frozenset):
-        return Union[kind, Component]  # noqa: UP007
-    if origin is Literal or origin is None:
-        return kind
-    inner = tuple(arg if arg is ... else _or_component(arg) for arg in args)
-    if origin in (Union, UnionType):
-        return Union[inner]  # noqa: UP007
-    return Union[origin[inner], Component]  # noqa: UP007
-
-
-def literals(kind: Any) -> list[Any]:
-    """The values a Literal allows, one inside a union included; empty for other types."""
-    if get_origin(kind) is Literal:
-        return list(get_args(kind))
-    return [v for arg in get_args(kind) for v in literals(arg)] if get_origin(kind) in (Union, UnionType) else []
-
-
-def _stand_in(value: Any) -> Any:
-    """The value with what only a worker knows (secrets, input directories) replaced by some text."""
-    if isinstance(value, Mapping):
-        return "text" if "_env_" in value or "_input_" in value else {k: _stand_in(v) for k, v in value.items()}
-    return [_stand_in(item) for item in value] if isinstance(value, list) else value
-
-
-def canonical(value: Any, kind: Any) -> Any:
-    """``value`` in the form its type says: whole numbers become floats, so that lr=1 and lr=1.0 give one stage key."""
-    options = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-    if type(value) is int and float in options and int not in options:
-        return float(value)
-    kind = next((k for k in options if get_args(k) and get_origin(k) is not Literal), None)
-    args = get_args(kind)
-    if isinstance(value, Mapping) and not any(k in value for k in NODE_KEYS) and len(args) == 2:
-        return {k: canonical(v, args[1]) for k, v in value.items()}
-    if isinstance(value, list) and args:
-        return [
-            canonical(v, args[i] if len(args) == len(value) and ... not in args else args[0])
-            for i, v in enumerate(value)
-        ]
-    return value
 
 
 def _input_nodes(where: str, node: Any, inputs: Mapping[str, str], key: str = "") -> Iterator[Problem]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -58,12 +59,15 @@ def run(overrides: Sequence[str], config_dir: Path | None = None, *, quiet: bool
     from components.tracking.console import ConsoleView
     from components.tracking.jsonl import EventLog
     from flows.launch.events import Fanout
+    from flows.launch.torchrun import warm_up
     from flows.pipeline import Driver
     from flows.runs import RunRecord
     from flows.signals import Stop
 
     os.environ[ALLOW_VARIABLE] = " ".join(prepared.allow)
     _quiet_libraries()
+    if any(not (prepared.artifacts / "cache" / spec.name).is_dir() for spec in prepared.specs):
+        warm_up()  # something has to be built: torch is loaded while the trackers start
     record = RunRecord.start(prepared.artifacts, prepared.config, prepared.specs, sweep)
     store = ArtifactStore(prepared.artifacts / "cache", run=record.id)
     state, code = "failed", 1
@@ -72,7 +76,11 @@ def run(overrides: Sequence[str], config_dir: Path | None = None, *, quiet: bool
         view = ConsoleView(quiet=quiet)
         listeners = [record, view, EventLog(record.directory / "events.jsonl"), *([tracker] if tracker else [])]
         header = _header(prepared, record)
-        with Stop().installed() as stop, Fanout([_told(listener, header) for listener in listeners]) as emit:
+        with (
+            Stop().installed() as stop,
+            Fanout([_told(listener, header) for listener in listeners]) as emit,
+            _orchestrated(prepared, record.id, emit),
+        ):
             driver = Driver(
                 prepared.specs,
                 lambda spec, parents, launch, say: run_stage(spec, parents, store, launch, say),
@@ -86,6 +94,15 @@ def run(overrides: Sequence[str], config_dir: Path | None = None, *, quiet: bool
     finally:
         record.finish(state, code)
     return code
+
+
+def _orchestrated(prepared: Prepared, run: str, events: Any) -> contextlib.AbstractContextManager[None]:
+    """Prefect's record of the run, unless ``orchestrator=inline``."""
+    if prepared.config.root["orchestrator"] == "inline":
+        return contextlib.nullcontext()
+    from flows.prefect_listener import recorded_in_prefect
+
+    return recorded_in_prefect(prepared.artifacts / "prefect", run, events)
 
 
 def unused_choices(config: Config) -> list[str]:

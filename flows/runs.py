@@ -23,7 +23,10 @@ from flows.stage import StageSpec
 
 SCHEMA = 1
 _ID = re.compile(r"^[A-Za-z0-9._-]{1,80}$")
-_WORDS = "amber birch cedar delta ember fjord grove heron inlet jade kelp larch maple north opal pine quartz river slate topaz".split()
+_WORDS = (
+    *("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heron", "inlet", "jade"),
+    *("kelp", "larch", "maple", "north", "opal", "pine", "quartz", "river", "slate", "topaz"),
+)
 
 
 class RunRecord:
@@ -86,7 +89,11 @@ class RunRecord:
         """Follow one event of the driver."""
         if event.get("event") == "stage" and event.get("stage") in self.content["stages"]:
             artifact = event.get("artifact") or {}
-            found = {k: event[k] for k in ("state", "why", "wall_s", "metrics") if event.get(k) not in (None, "", {})}
+            found = {
+                k: event[k]
+                for k in ("state", "why", "details", "wall_s", "metrics")
+                if event.get(k) not in (None, "", {})
+            }
             self._update(self.content["stages"][event["stage"]], {**found, **_jsonable(artifact)})
         elif event.get("event") == "address":
             self._update(self.content["addresses"], {str(event["name"]): str(event["url"])})

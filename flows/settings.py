@@ -9,7 +9,7 @@ deletion (``~rl_1.length`` → ``++only.rl_1.length._delete_=true``).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -80,27 +80,6 @@ def parse(overrides: Iterable[str]) -> list[Override]:
     return parsed
 
 
-def sweep_values(text: str, groups: Groups) -> list[str]:
-    """The overrides that one override with several values stands for; itself if it has one value.
-
-    Raises: BadInput for an interval, which only an optimiser could draw from.
-    """
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
-    parse([text])
-    override = OverridesParser.create().parse_override(text)
-    if not override.is_sweep_override():
-        return [text]
-    key = text.partition("=")[0]
-    if override.is_discrete_sweep() and (glob := getattr(override.value(), "filter", None)) is None:
-        return [f"{key}={value}" for value in override.sweep_string_iterator()]
-    if override.is_discrete_sweep() and override.key_or_group in groups:
-        return [f"{key}={option}" for option in glob(sorted(groups.options[override.key_or_group]))]
-    raise BadInput(
-        Problem(COMMAND_LINE, text, "has no list of values", fix=f"list them: {key}=a,b,c or {key}=range(0,3)")
-    )
-
-
 @dataclass(frozen=True)
 class Groups:
     """The config groups and their options: directories of yaml files, the user's first."""
@@ -158,13 +137,19 @@ def rewrite(
     Raises:
         BadInput: naming every override whose key leads nowhere, with the nearest spelling.
     """
-    lines, problems = [], []
-    for override in overrides:
-        result = _rewrite_one(override, stages, groups, root)
-        (problems if isinstance(result, Problem) else lines).append(result)
+    results = [_rewrite_one(override, stages, groups, root) for override in overrides]
+    problems = [result for result in results if isinstance(result, Problem)]
     if problems:
         raise BadInput(problems)
-    return lines
+    return [*_marked_options(root.get("only") or {}, groups), *(line for line in results if isinstance(line, str))]
+
+
+def _marked_options(only: Mapping[str, Any], groups: Groups) -> Iterator[str]:
+    """Options that yaml files choose for one stage (``only: {rl_1: {algorithm: dapo}}``), so that keys may follow."""
+    for stage, patch in only.items():
+        for key, value in (patch or {}).items():
+            if key in groups and isinstance(value, str) and value in groups.options[key]:
+                yield f"++only.{stage}.{key}={{{OPTION}: {value}}}"
 
 
 def _rewrite_one(o: Override, stages: Collection[str], groups: Groups, root: Mapping[str, Any]) -> str | Problem:

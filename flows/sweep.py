@@ -19,7 +19,7 @@ from typing import Any
 
 from flows.errors import BadInput, Problem
 from flows.redact import redact
-from flows.settings import Groups, config_roots, sweep_values
+from flows.settings import COMMAND_LINE, Groups, config_roots, parse
 
 
 def expand(overrides: Sequence[str], config_dir: Path | None = None) -> list[list[str]]:
@@ -29,6 +29,27 @@ def expand(overrides: Sequence[str], config_dir: Path | None = None) -> list[lis
     """
     groups = Groups.find(config_roots(config_dir))
     return [list(combination) for combination in itertools.product(*(sweep_values(text, groups) for text in overrides))]
+
+
+def sweep_values(text: str, groups: Groups) -> list[str]:
+    """The overrides that one override with several values stands for; itself if it has one value.
+
+    Raises: BadInput for an interval, which only an optimiser could draw from.
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    parse([text])
+    override = OverridesParser.create().parse_override(text)
+    if not override.is_sweep_override():
+        return [text]
+    key = text.partition("=")[0]
+    if override.is_discrete_sweep() and (glob := getattr(override.value(), "filter", None)) is None:
+        return [f"{key}={value}" for value in override.sweep_string_iterator()]
+    if override.is_discrete_sweep() and override.key_or_group in groups:
+        return [f"{key}={option}" for option in glob(sorted(groups.options[override.key_or_group]))]
+    raise BadInput(
+        Problem(COMMAND_LINE, text, "has no list of values", fix=f"list them: {key}=a,b,c or {key}=range(0,3)")
+    )
 
 
 def run_sweep(overrides: Sequence[str], config_dir: Path | None = None, *, jobs: int = 1, quiet: bool = False) -> int:
@@ -65,13 +86,16 @@ def run_sweep(overrides: Sequence[str], config_dir: Path | None = None, *, jobs:
                 if process.poll() is not None:
                     del running[number]
                     code = process.returncode if process.returncode >= 0 else 128 - process.returncode
-                    sweep.update(number, state="done" if code == 0 else "failed", exit=code, ended=_now())
+                    sweep.update(number, state=_STATES.get(code, "failed"), exit=code, ended=_now())
                     print(f"[{number + 1}/{len(combinations)}] exit {code}: {labels[number]}", flush=True)
             time.sleep(0.05)
     failed = sum(job["state"] == "failed" for job in sweep.jobs)
     done = sum(job["state"] == "done" for job in sweep.jobs)
     print(f"\nsweep {directory.name}: {done} done, {failed} failed, {len(sweep.jobs) - done - failed} not run")
     return stop.exit_code if stop.requested() else int(failed > 0)
+
+
+_STATES = {0: "done", 130: "interrupted", 143: "interrupted"}
 
 
 class _Sweep:
@@ -102,7 +126,7 @@ def _prepared(prepare: Any, number: int, lines: Sequence[str], config_dir: Path 
 
 def _start(
     directory: Path, number: int, lines: Sequence[str], config_dir: Path | None, *, quiet: bool, to_file: bool
-) -> subprocess.Popen[bytes]:
+) -> subprocess.Popen[Any]:
     command = [sys.executable, "-m", "flows.cli", "run", "--sweep", f"{directory.name}/{number}"]
     command += ["--config-dir", str(config_dir)] if config_dir else []
     command += ["--quiet"] if quiet else []

@@ -32,7 +32,8 @@ def staged(
         raise ValueError(f"curriculum staged: by must be mastery or steps, got {by!r}")
     if open_levels < 1 or steps_per_level < 1:
         raise ValueError(
-            f"curriculum staged: open_levels and steps_per_level must be at least 1, got {open_levels}, {steps_per_level}"
+            f"curriculum staged: open_levels and steps_per_level must be at least 1, "
+            f"got {open_levels} and {steps_per_level}"
         )
 
     def weigh(cells: Sequence[Cell], step: int) -> list[float]:

@@ -23,7 +23,8 @@ class Cleaning:
 
     Attributes:
         ngram: words in a row that a training text may not share with an evaluation prompt (arXiv:2501.12948, D.1);
-            evaluation prompts with fewer words are compared as a whole.
+            evaluation prompts with fewer words are compared as a whole. 0 compares all as a whole, right for prompts
+            made from one template.
         near_duplicate: Jaccard similarity of word triples from which two prompts are the same; 1.0 turns it off.
         near_duplicate_min_words: shorter prompts are only compared exactly, so that arithmetic isn't collapsed.
         max_prompt_chars: longer prompts are dropped.

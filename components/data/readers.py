@@ -1,7 +1,8 @@
-"""Rows of the user's data with the place each came from: JSON Lines by ourselves, the rest through ``datasets``."""
+"""Rows of the user's data with the place each came from: text files by ourselves, the rest through ``datasets``."""
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 from collections.abc import Iterator
@@ -96,21 +97,55 @@ class Jsonl:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Files:
-    """Parquet or CSV, read through ``datasets``; cells of a CSV stay text.
+class Csv:
+    """Comma-separated values in UTF-8 with a header line; cells stay text, an empty cell is a missing value.
 
     Attributes:
-        format: "parquet" or "csv".
+        path: training rows. test_path: test rows; None holds out part of ``path``.
+        delimiter: between cells, one character.
+    """
+
+    path: str
+    test_path: str | None = None
+    delimiter: str = ","
+
+    def rows(self, part: Part, notes: list[str]) -> Iterator[Row] | None:
+        path = self.path if part == "train" else self.test_path
+        return None if path is None else iter(self._read(existing(path)))
+
+    def fingerprint(self) -> str:
+        return digest_of(self.path, self.test_path)
+
+    def _read(self, file: Path) -> list[Row]:
+        problems, rows = Problems(), []
+        with file.open(encoding="utf-8-sig", newline="") as lines:
+            try:
+                for row in (reader := csv.DictReader(lines, delimiter=self.delimiter, strict=True)):
+                    where = f"{file}:{reader.line_num}"
+                    if None in row or None in row.values():
+                        problem = f"another number of cells than the header (got {shown(list(row.values()))})"
+                        problems.add(where, "line", problem, "quote cells that hold the delimiter")
+                    rows.append((where, {name: value or None for name, value in row.items()}))
+            except (csv.Error, UnicodeDecodeError) as error:
+                problems.add(
+                    f"{file}:{len(rows) + 2}", "line", f"not readable as CSV ({error})", "save as CSV in UTF-8"
+                )
+        if not rows and not problems.lines:
+            problems.add(f"{file}:1", "file", "has no rows", "a header line, then one line per question")
+        problems.raise_if_any()
+        return rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parquet:
+    """A Parquet file, read through ``datasets``.
+
+    Attributes:
         path: training rows. test_path: test rows; None holds out part of ``path``.
     """
 
-    format: Literal["parquet", "csv"]
     path: str
     test_path: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.format not in ("parquet", "csv"):
-            raise ValueError(f"format is parquet or csv, got {self.format!r}")
 
     def rows(self, part: Part, notes: list[str]) -> Iterator[Row] | None:
         path = self.path if part == "train" else self.test_path
@@ -119,16 +154,12 @@ class Files:
         import datasets  # heavy
 
         file = existing(path)
-        options = {"dtype": str, "keep_default_na": False} if self.format == "csv" else {}
         try:
-            table = datasets.load_dataset(self.format, data_files=str(file), split="train", **options)
+            table = datasets.load_dataset("parquet", data_files=str(file), split="train")
         except Exception as error:  # datasets wraps whatever its readers raise
-            cause = error.__cause__ or error
-            raise DataError(
-                f"{file} file: not readable as {self.format} ({cause}). Fix: check the format setting"
-            ) from error
-        first = 2 if self.format == "csv" else 1  # the header is line 1
-        return ((f"{file}:{i}", dict(row)) for i, row in enumerate(table, start=first))
+            problem = f"not readable as Parquet ({error.__cause__ or error})"
+            raise DataError(f"{file} file: {problem}. Fix: write it again, or choose another reader") from error
+        return ((f"{file}:{i}", dict(row)) for i, row in enumerate(table, start=1))
 
     def fingerprint(self) -> str:
         return digest_of(self.path, self.test_path)

@@ -15,7 +15,7 @@ from components.data.verify import final_answer
 from components.types import Message, Task
 
 FIELDS = ("id", "prompt", "messages", "system", "answer", "trace", "chosen", "rejected", "family", "level")
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,80}")
+NAME = re.compile(r"[A-Za-z0-9._-]{1,80}")
 _ROLES = ("system", "user", "assistant", "tool")
 
 
@@ -133,7 +133,7 @@ class Cell:
 
     def name(self, name: str) -> str | None:
         value = self.text(name, numbers=True)
-        if value is not None and not _NAME.fullmatch(value):
+        if value is not None and not NAME.fullmatch(value):
             self.problem(name, f"not a name (got {shown(value)})", "1 to 80 letters, digits, dots, dashes, underscores")
         return value
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 from components.data.corpus import Corpus, DataError, Problems
 from components.data.readers import Part, Reader
-from components.data.records import FIELDS, Record, Seen, nearest, read_record
+from components.data.records import FIELDS, NAME, Record, Seen, nearest, read_record
 from components.rng import derive
 from components.types import Example, Preference, Task
 
@@ -58,6 +58,10 @@ class Table:
                 )
         if self.verifier not in ("exact", "math"):
             raise DataError(f"verifier: unknown (got {self.verifier!r}). Fix: exact or math")
+        if not NAME.fullmatch(self.family):
+            raise DataError(
+                f"family: not a name (got {self.family!r}). Fix: letters, digits, dots, dashes, underscores"
+            )
         for name in ("test_fraction", "dev_fraction", "fresh_fraction"):
             if not 0 <= getattr(self, name) < 1:
                 raise DataError(f"{name}: a share from 0 up to 1 (got {getattr(self, name)}). Fix: 0.1, for example")

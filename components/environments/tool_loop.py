@@ -60,7 +60,7 @@ class ToolEpisode:
             return Step(done=True, info={"tool_refused": 1.0})
         self.calls += 1
         body, closed = text.rpartition(loop.call[1])[:2]
-        before, opened, argument = body.rpartition(loop.call[0])
+        _, opened, argument = body.rpartition(loop.call[0])
         try:
             if not (closed and opened):
                 raise ToolError("error")

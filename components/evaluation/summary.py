@@ -158,19 +158,26 @@ def summarise(rows: Iterable[Row]) -> dict[str, Any]:
             recognised by its wording).
 
     Returns:
-        ``metrics`` name → {value, low, high, n}; ``by_family``, ``by_level`` (reasoning only) and ``by_cell``
-        ("family/level"), each name → {correct, pass@k, length → {value, low, high, n}}; ``length_slope``, tokens per
-        level; ``prompts`` and ``samples`` per prompt. Every estimate's n counts prompts. A metric that no row is
-        about is absent.
+        ``metrics`` name → {value, low, high, n}; ``by_family``, ``by_level`` (reasoning only), ``by_cell``
+        ("family/level") and ``by_split`` ("family/split", where rows have a split), each name → {correct, pass@k,
+        length → {value, low, high, n}}; ``length_slope``, tokens per level; ``prompts`` and ``samples`` per prompt.
+        Every estimate's n counts prompts. A metric that no row is about is absent.
     """
     rows = list(rows)
     prompts, greedy = _prompts(rows), _prompts(rows, greedy=True)
     k = _samples(prompts)
-    split: dict[str, dict[str, dict[str, Prompt]]] = {"by_family": {}, "by_level": {}, "by_cell": {}}
+    split: dict[str, dict[str, dict[str, Prompt]]] = {
+        "by_family": {},
+        "by_level": {},
+        "by_cell": {},
+        "by_split": {},
+    }
     for task, prompt in prompts.items():
         row = prompt[0]
         split["by_family"].setdefault(row["family"], {})[task] = prompt
         split["by_cell"].setdefault(f"{row['family']}/{row['level']}", {})[task] = prompt
+        if row.get("split"):
+            split["by_split"].setdefault(f"{row['family']}/{row['split']}", {})[task] = prompt
         if _reasoning(row):
             split["by_level"].setdefault(str(row["level"]), {})[task] = prompt
     parts = {

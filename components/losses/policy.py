@@ -18,9 +18,10 @@ from torch import Tensor
 from components.losses import compatibility, mismatch, overlong, ratio, stats, supply
 from components.losses.aggregate import GlobalCounts
 from components.losses.entropy import Entropy
-from components.losses.kl import Penalty, k1, k3
+from components.losses.kl import Penalty, k3
 from components.losses.overlong import Overlong
 from components.losses.stats import Stats
+from components.losses.terms import further_terms, reward_penalty
 from components.losses.value import Critic
 
 State = dict[str, float]
@@ -140,7 +141,7 @@ class Algorithm:
             available["mask"] = mask.bool()
         if value is not None:
             available["value"] = value.detach()
-        penalty = self._reward_penalty(mask, logp, ref_logp, self.beta(beta))
+        penalty = reward_penalty(self, mask, logp, ref_logp, self.beta(beta))
         if penalty is not None and "penalty" not in supply.parameters(self.advantage):
             # The function rewards whole responses: it sees the response's reward less its summed penalty.
             reward = reward - penalty.sum(-1).to(reward.dtype)
@@ -191,7 +192,9 @@ class Algorithm:
         mask = mask.bool()
         # Masked once, here: padding may hold anything, NaN included.
         logp, logp_old = (torch.where(mask, ratio.finite(x), 0.0) for x in (logp, logp_old.detach()))
-        advantage = advantage.detach().float()
+        ref_logp = None if ref_logp is None else torch.where(mask, ratio.finite(ref_logp.detach()), 0.0)
+        entropy = None if entropy is None else torch.where(mask, entropy, 0.0)
+        advantage = advantage.detach().to(logp.dtype)
         advantage = torch.where(mask, advantage[:, None] if advantage.ndim == 1 else advantage, 0.0)
         log_ratio = self.ratio(logp, logp_old, mask)
         at = {"advantage": advantage, "mask": mask}
@@ -201,7 +204,7 @@ class Algorithm:
             "rollouts": mask.any(-1).sum(),
             "clipped": stats.without_gradient(self.surrogate, log_ratio, logp, **at),
             **stats.ratio_stats(log_ratio.detach(), logp.detach(), logp_old, mask),
-            "entropy": torch.where(mask, -logp if entropy is None else entropy, 0.0).sum(),
+            "entropy": (-logp if entropy is None else entropy).sum(),
         }
         if logp_engine is not None:
             seen |= mismatch.gap(logp_old, logp_engine, mask)
@@ -209,12 +212,11 @@ class Algorithm:
                 tokens = tokens * self.mismatch(logp_old, logp_engine, mask).detach()
         loss = self.aggregate(tokens, mask, counts)
         seen["policy_loss"] = loss
-        for term, value in self._further_terms(
-            logp, mask, counts, beta=self.beta(beta), ref_logp=ref_logp, entropy=entropy, positive=positive, state=state
-        ).items():
-            seen[term], loss = value, loss + value
+        given = {"ref_logp": ref_logp, "entropy": entropy, "positive": positive, "state": state}
+        for term, extra in further_terms(self, logp, mask, counts, beta=self.beta(beta), **given).items():
+            seen[term], loss = extra, loss + extra
         if ref_logp is not None:
-            seen["kl_ref"] = torch.where(mask, k3(logp.detach(), torch.where(mask, ref_logp, 0.0)), 0.0).sum()
+            seen["kl_ref"] = k3(logp.detach(), ref_logp).sum()
         seen["loss"] = loss
         return loss, stats.to_floats(seen)
 
@@ -229,47 +231,3 @@ class Algorithm:
             return dict(state)
         coef = self.entropy.following(state["entropy_coef"], merged["entropy"] / merged["tokens"])
         return {**state, "entropy_coef": coef}
-
-    def _reward_penalty(
-        self, mask: Tensor | None, logp: Tensor | None, ref_logp: Tensor | None, beta: float
-    ) -> Tensor | None:
-        """β·k1 per token [N, T] if the KL is paid in the reward."""
-        if self.kl is None or self.kl.place != "reward" or beta == 0:
-            return None
-        if mask is None or logp is None or ref_logp is None:
-            raise ValueError("advantages: the KL is paid in the reward, so mask, logp and ref_logp must be given")
-        return beta * torch.where(mask.bool(), k1(logp.detach(), ref_logp), 0.0)
-
-    def _further_terms(
-        self,
-        logp: Tensor,
-        mask: Tensor,
-        counts: GlobalCounts,
-        *,
-        beta: float,
-        ref_logp: Tensor | None,
-        entropy: Tensor | None,
-        positive: Tensor | None,
-        state: Mapping[str, float] | None,
-    ) -> dict[str, Tensor]:
-        """What is added to the policy loss, by name."""
-        terms: dict[str, Tensor] = {}
-        if self.kl is not None and self.kl.place == "loss" and beta != 0:
-            ref_logp = torch.where(mask, _given(ref_logp, "ref_logp", "a KL term"), 0.0)
-            terms["kl_loss"] = beta * self.aggregate(self.kl(logp, ref_logp), mask, counts)
-        if self.entropy is not None and self.needs_entropy:
-            coef = (self.initial_state() if state is None else state)["entropy_coef"]
-            entropy = _given(entropy, "entropy", "an entropy bonus")
-            terms["entropy_loss"] = -coef * self.aggregate(entropy, mask, counts)
-        if self.positive_nll:
-            positive = _given(positive, "positive", "positive-sample NLL")
-            correct = mask & positive.bool()[:, None]
-            nll = torch.where(correct, -logp, 0.0).sum() / max(counts.positive_tokens, 1)
-            terms["positive_nll_loss"] = self.positive_nll * nll
-        return terms
-
-
-def _given(value: Tensor | None, name: str, what: str) -> Tensor:
-    if value is None:
-        raise ValueError(f"loss: the algorithm has {what}, so {name} must be given")
-    return value

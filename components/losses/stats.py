@@ -37,10 +37,10 @@ def summarise(stats: Mapping[str, float]) -> Stats:
 
 
 def ratio_stats(log_ratio: Tensor, logp: Tensor, logp_old: Tensor, mask: Tensor) -> dict[str, Tensor]:
-    """Σ of k3 to the sampling policy (KL(π_old‖π_θ) on its own samples), and the extremes of r."""
+    """Σ of k3 to the sampling policy (KL(π_old‖π_θ) on its own samples), and the extremes of r; all 0 where masked."""
     inside = torch.where(mask, log_ratio, 0.0).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     return {
-        "kl_old": torch.where(mask, k3(logp_old, logp), 0.0).sum(),
+        "kl_old": k3(logp_old, logp).sum(),
         "ratio_max": inside.amax().exp() if inside.numel() else inside.sum().exp(),
         "ratio_min": inside.amin().exp() if inside.numel() else inside.sum().exp(),
     }

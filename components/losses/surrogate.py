@@ -75,7 +75,7 @@ def sapo(
     """
     if tau_positive <= 0 or tau_negative <= 0:
         raise ValueError(f"surrogate sapo: tau must be positive, got {tau_positive} and {tau_negative}")
-    tau = torch.where(advantage > 0, tau_positive, tau_negative)
+    tau = torch.full_like(advantage, tau_negative).masked_fill(advantage > 0, tau_positive)
     return -advantage * (4 / tau) * torch.sigmoid(tau * (_ratio(log_ratio) - 1))
 
 

@@ -1,13 +1,15 @@
 """Static key/value cache of a lean decoder and the one-token step on it.
 
 All rows are aligned at the right: every step writes one column for all rows, whatever their age. A new row's prompt
-ends at the current column and a mask hides what lies left of its start. Widths are multiples of 16 columns and at
-least 8 rows are computed, so that on CPU a row's result does not depend, to the bit, on the rows beside it.
+ends at the current column and a mask hides what lies left of its start. Attention runs over
+at least 32 and a multiple of 16 columns, because other widths take matrix kernels that round differently: so a row's
+result does not depend, to the bit, on the rows beside it (on CPU; the engine adds that there are at least 8 rows).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +19,8 @@ from torch import Tensor
 from components.models.projections import linear_parts, pair_rows, rotate
 
 _ALIGN = 16
+_NARROWEST = 32
+_RUN_COST = 1000
 _ROOM = 64
 
 
@@ -48,65 +52,75 @@ class LeanCache:
             self._layers = [self._pack(layer) for layer in self._core.layers]
             self._head = (decoder.head * self._core.norm.weight).t().contiguous()
         self._like = decoder.head
-        self._keys: list[Tensor] = [self._blank(0, 0) for _ in self._layers]
-        self._values: list[Tensor] = [self._blank(0, 0) for _ in self._layers]
+        self._capacity = (0, 0)  # rows and columns allocated; the first rows are in use
+        self._keys: list[Tensor] = [self._like.new_zeros(0, self._kv, 0, self._dim) for _ in self._layers]
+        self._values: list[Tensor] = [self._like.new_zeros(0, self._kv, 0, self._dim) for _ in self._layers]
         self._start = torch.zeros(0, dtype=torch.long, device=self._like.device)
         self._bias = self._like.new_zeros(0, 0)
-        self._low = 0  # columns below are hidden for every row
+        self._spans: list[tuple[int, int, int]] = []  # (first row, end row, first column any of them sees)
         self._next = 0  # column the next token is written to
 
     def rebuild(self, keep: Tensor, prompts: Sequence[Sequence[int]], copies: Sequence[int]) -> None:
-        old_low = int(self._start[keep].min()) if len(keep) else self._next
-        kept = self._next - old_low
-        longest = max((len(p) for p in prompts), default=0)
-        used = max(kept, -(-longest // _ALIGN) * _ALIGN)
-        used = -(-used // _ALIGN) * _ALIGN
-        width = used + -(-max(_ROOM, used // 4) // _ALIGN) * _ALIGN
+        """See `Cache.rebuild`. Works in place where rows and columns suffice: stale columns are masked, never read."""
+        low = int(self._start[keep].min()) if len(keep) else self._next
+        kept, longest = self._next - low, max((len(p) for p in prompts), default=0)
         repeats = torch.tensor(list(copies), dtype=torch.long, device=self._like.device)
         total = len(keep) + int(repeats.sum())
-        new = self._prefill(prompts) if longest else None
-        for i in range(len(self._layers)):
-            for store, part in ((self._keys, 0), (self._values, 1)):
-                fresh = self._blank(total, width)
-                if len(keep):
-                    fresh[: len(keep), :, used - kept : used] = store[i][:, :, old_low : self._next].index_select(
-                        0, keep
-                    )
-                if new is not None:
-                    block = new[i][part]
-                    fresh[len(keep) :, :, used - block.shape[2] : used] = block.repeat_interleave(repeats, 0)
-                store[i] = fresh
+        used, (rows, width) = max(self._next, longest), self._capacity
+        if used + _ALIGN > width:  # no room to the right: move what is kept to the left
+            used = max(kept, longest)
+        if total > rows or used + _ALIGN > width:
+            width = max(width, _aligned(used + max(_ROOM, used // 2)))
+            self._capacity = max(rows, total), width
+        block = self._prefill(prompts) if longest else [()] * len(self._layers)
+        still = len(keep) == len(self._start) and used == self._next
+        for i, fresh in enumerate(block):
+            for j, store in enumerate((self._keys, self._values)):
+                whole = store[i]
+                moved = None if still else whole[:, :, low : self._next].index_select(0, keep)
+                if whole.shape[0] < self._capacity[0] or whole.shape[2] < self._capacity[1]:
+                    if moved is None:
+                        moved = whole[keep, :, low : self._next]
+                    whole = store[i] = self._like.new_zeros(self._capacity[0], self._kv, self._capacity[1], self._dim)
+                if moved is not None:
+                    whole[: len(keep), :, used - kept : used] = moved
+                if fresh:
+                    part = fresh[j].repeat_interleave(repeats, 0)[:, :, -longest:]
+                    whole[len(keep) : total, :, used - longest : used] = part
         lengths = torch.tensor([len(p) for p in prompts], dtype=torch.long, device=self._like.device)
         self._start = torch.cat([self._start[keep] + (used - self._next), (used - lengths).repeat_interleave(repeats)])
-        column = torch.arange(width, device=self._like.device)
+        column = torch.arange(self._capacity[1], device=self._like.device)
         hidden = (column < self._start[:, None]) | (column >= used)
-        self._bias = self._like.new_zeros(total, width).masked_fill_(hidden, float("-inf"))
+        self._bias = self._like.new_zeros(hidden.shape).masked_fill_(hidden, float("-inf"))
         self._next = used
-        self._low = int(self._start.min()) // _ALIGN * _ALIGN if total else used
+        self._spans = _spans([start // _ALIGN * _ALIGN for start in self._start.tolist()])
 
     def step(self, tokens: Tensor, positions: Tensor) -> Tensor:
         if self._next == self._bias.shape[1]:
             self.rebuild(torch.arange(len(tokens), device=tokens.device), (), ())
         rows, heads, kv, dim = len(tokens), self._heads, self._kv, self._dim
-        here, low = self._next, self._low
-        high = -(-(here + 1) // _ALIGN) * _ALIGN
+        here = self._next
+        high = max(_NARROWEST, _aligned(here + 1))
         self._bias[:, here] = 0.0
-        bias = self._bias[:, None, None, low:high]
+        spans = [(slice(a, b), slice(min(low, high - _NARROWEST), high)) for a, b, low in self._spans]
+        biases = [self._bias[a, None, None, columns] for a, columns in spans]
         rotation = self._decoder.rotations(high, tokens.device).index_select(0, positions)
         x = F.embedding(tokens, self._core.embed_tokens.weight)
         for layer, keys, values in zip(self._layers, self._keys, self._values, strict=True):
             q, k, v = self._qkv(layer, x, rotation)
-            keys[:, :, here], values[:, :, here] = k, v
-            scores = torch.matmul(q.reshape(rows, kv, heads // kv, dim), keys[:, :, low:high].transpose(-1, -2))
-            weights = scores.add_(bias).softmax(-1)
-            out = torch.matmul(weights, values[:, :, low:high]).view(rows, heads * dim)
+            keys[:rows, :, here], values[:rows, :, here] = k, v
+            q, parts = q.reshape(rows, kv, heads // kv, dim), []
+            for (some, columns), bias in zip(spans, biases, strict=True):
+                scores = torch.matmul(q[some], keys[some, :, columns].transpose(-1, -2))
+                parts.append(torch.matmul(scores.add_(bias).softmax(-1), values[some, :, columns]))
+            out = (parts[0] if len(parts) == 1 else torch.cat(parts)).view(rows, heads * dim)
             x = self._mlp(layer, torch.addmm(x, out, layer.out), layer.out_bias)
         self._next += 1
         return torch.mm(self._norm(x), self._head).float()
 
     def _prefill(self, prompts: Sequence[Sequence[int]]) -> list[tuple[Tensor, Tensor]]:
         """Keys and values [prompts, K, width, D] per layer, prompts aligned at the right."""
-        width = -(-max(map(len, prompts)) // _ALIGN) * _ALIGN
+        width = _aligned(max(map(len, prompts)))
         device, count = self._like.device, len(prompts)
         ids = torch.zeros(count, width, dtype=torch.long)
         for i, prompt in enumerate(prompts):
@@ -142,7 +156,7 @@ class LeanCache:
             y += layer.qkv_bias
         y = y.view(len(x), -1, self._dim)
         qk, v = y[:, : self._heads + self._kv], y[:, self._heads + self._kv :]
-        if layer.q_gain is not None:
+        if layer.q_gain is not None and layer.k_gain is not None:
             qk = self._norm(qk)
             qk[:, : self._heads] *= layer.q_gain
             qk[:, self._heads :] *= layer.k_gain
@@ -189,5 +203,30 @@ class LeanCache:
             down_bias,
         )
 
-    def _blank(self, rows: int, width: int) -> Tensor:
-        return self._like.new_zeros(rows, self._kv, width, self._dim)
+
+def _spans(starts: list[int]) -> list[tuple[int, int, int]]:
+    """Runs of neighbouring rows that attend together, from the first column of its group: (first, end, column).
+
+    Rows are admitted in batches, so neighbours are of like age. Two runs are joined while that adds fewer row-columns
+    of attention than the operations of one more run cost.
+    """
+    runs: list[list[int]] = []
+    for row, start in enumerate(starts):
+        if runs and runs[-1][2] == start:
+            runs[-1][1] = row + 1
+        else:
+            runs.append([row, row + 1, start])
+    while len(runs) > 1:
+        added = [
+            (b[2] - a[2]) * (b[1] - b[0]) if a[2] <= b[2] else (a[2] - b[2]) * (a[1] - a[0]) for a, b in pairwise(runs)
+        ]
+        least = min(added)
+        if least > _RUN_COST:
+            break
+        i = added.index(least)
+        runs[i : i + 2] = [[runs[i][0], runs[i + 1][1], min(runs[i][2], runs[i + 1][2])]]
+    return [(a, b, c) for a, b, c in runs]
+
+
+def _aligned(columns: int) -> int:
+    return -(-columns // _ALIGN) * _ALIGN

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from inspect import signature
 from typing import Any, Protocol
 
 import torch
@@ -122,6 +123,8 @@ class ModuleCache:
         self._model = model
         self._device = next(model.parameters()).device
         self._past: Any = None
+        accepted = signature(type(model).forward).parameters  # the argument was renamed within transformers 5
+        self._past_name = "cache" if "cache" in accepted else "past_key_values"
         self._mask = torch.zeros(0, 0, dtype=torch.long, device=self._device)
 
     def rebuild(self, keep: Tensor, prompts: Sequence[Sequence[int]], copies: Sequence[int]) -> None:
@@ -155,8 +158,8 @@ class ModuleCache:
             input_ids=tokens[:, None],
             attention_mask=self._mask,
             position_ids=positions[:, None],
-            past_key_values=self._past,
             use_cache=True,
+            **{self._past_name: self._past},
         )
         self._past = out.past_key_values
         return out.logits[:, -1].float()
@@ -179,7 +182,7 @@ def _check(decoder: Decoder) -> None:
     tolerance = 1e-4 if decoder.head.dtype == torch.float32 else 5e-2
     if not gap <= tolerance * scale:
         raise ValueError(
-            f"{type(model).__name__}: hidden states times LM head differ from the model's own logits by up to {gap:.3g} "
-            f"(largest logit {scale:.3g}). Models that cap, scale or bias their logits, or that differ from their "
-            f"transformers class, are not supported."
+            f"{type(model).__name__}: hidden states times LM head differ from the model's own logits by up to "
+            f"{gap:.3g}, largest logit {scale:.3g}. Models that cap, scale or bias their logits, or whose code "
+            f"differs from their transformers class, are not supported."
         )

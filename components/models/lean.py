@@ -54,7 +54,7 @@ def lean_obstacle(model: Any) -> str | None:
 
 
 class LeanDecoder:
-    """`Decoder` for models that have no `lean_obstacle`. Differentiable; honours the module's gradient checkpointing."""
+    """`Decoder` for models that have no `lean_obstacle`. Differentiable; honours activation checkpointing."""
 
     lean = True
 
@@ -116,13 +116,14 @@ class LeanDecoder:
         mask = torch.zeros(seen.shape, dtype=self.head.dtype, device=device).masked_fill_(~seen, float("-inf"))[:, None]
 
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            first = [x[:split].view(prompts, prompt_width, -1, self.head_dim).transpose(1, 2) for x in (q, k, v)]
-            out = F.scaled_dot_product_attention(*first, is_causal=True, enable_gqa=grouped)
+            shared = (x[:split].view(prompts, prompt_width, -1, self.head_dim).transpose(1, 2) for x in (q, k, v))
+            prompt_q, prompt_k, prompt_v = shared
+            out = F.scaled_dot_product_attention(prompt_q, prompt_k, prompt_v, is_causal=True, enable_gqa=grouped)
             parts = [out.transpose(1, 2).reshape(split, -1)]
             if width:
                 q, k, v = (x[split:].view(rows, width, -1, self.head_dim).transpose(1, 2) for x in (q, k, v))
-                k = torch.cat([first[1].index_select(0, group), k], 2)
-                v = torch.cat([first[2].index_select(0, group), v], 2)
+                k = torch.cat([prompt_k.index_select(0, group), k], 2)
+                v = torch.cat([prompt_v.index_select(0, group), v], 2)
                 out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=grouped)
                 parts.append(out.transpose(1, 2).reshape(rows * width, -1))
             return torch.cat(parts)
@@ -130,16 +131,15 @@ class LeanDecoder:
         states = self._forward(torch.cat([prompt_ids.reshape(-1), ids[:, :-1].reshape(-1)]), rotation, attend)
         ends = torch.arange(prompts, device=device) * prompt_width + prompt_len - 1
         first = states.index_select(0, ends.index_select(0, group))[:, None]
-        return torch.cat([first, states[split:].view(rows, width, -1)], 1)
+        return torch.cat([first, states[split:].view(rows, width, states.shape[-1])], 1)
 
     def new_cache(self) -> LeanCache:
         return LeanCache(self)
 
     def _forward(self, ids: Tensor, rotation: Tensor, attend: Attend) -> Tensor:
         h = F.embedding(ids, self._core.embed_tokens.weight)
-        recompute = torch.is_grad_enabled() and self.model.is_activation_checkpointing
         for layer in self._core.layers:
-            if recompute:
+            if layer.gradient_checkpointing and layer.training and torch.is_grad_enabled():
                 h = checkpoint(self._layer, layer, h, rotation, attend, use_reentrant=False)
             else:
                 h = self._layer(layer, h, rotation, attend)

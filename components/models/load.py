@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,6 +77,16 @@ class Pretrained:
         check_model(model, tokenizer, self.path)
         model = model.to(device)
         return (self.lora.wrap(model, seed) if self.lora else model).eval(), tokenizer
+
+
+def pretrained_check(settings: Mapping[str, Any]) -> list[str]:
+    """What is wrong with a `Pretrained`'s path, told before anything is loaded."""
+    if isinstance(path := settings["path"], str):
+        try:
+            _source(path, settings.get("gguf_file"))
+        except (FileNotFoundError, ValueError) as error:
+            return [f"path: {error}"]
+    return []
 
 
 def load_model(directory: Path, device: torch.device | str | None = None) -> tuple[Any, Any]:

@@ -19,7 +19,7 @@ def token_logprobs(
     temperature: float = 1.0,
     chunk: int | None = None,
 ) -> Float[Tensor, " N"]:
-    """log softmax(hidden · headᵀ / temperature)[target] per token, in nats, float32.
+    """log softmax(hidden · headᵀ / temperature)[target] per token, in nats; float32 or wider.
 
     Args:
         hidden: states that predict the targets (flatten and select with the mask first).
@@ -76,7 +76,7 @@ class _Selective(torch.autograd.Function):
                 logp = logits - normaliser
                 entropies.append(-(logp.exp() * logp).sum(-1))
             kept = logits
-        logp = torch.cat(logps) if logps else hidden.new_zeros(0, dtype=torch.float32)
+        logp = torch.cat(logps) if logps else _logits(hidden, head, scale).sum(-1)
         all_entropy = torch.cat(entropies) if entropies else torch.zeros_like(logp)
         one_chunk = len(logps) == 1 and any(ctx.needs_input_grad[:2])
         normaliser = torch.cat(normalisers) if normalisers else logp[:, None]
@@ -110,5 +110,6 @@ class _Selective(torch.autograd.Function):
 
 
 def _logits(hidden: Tensor, head: Tensor, scale: float) -> Tensor:
-    logits = torch.mm(hidden, head.t()).float()
+    logits = torch.mm(hidden, head.t())
+    logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
     return logits if scale == 1.0 else logits.mul_(scale)

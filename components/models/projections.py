@@ -33,10 +33,10 @@ def linear_parts(module: Any) -> tuple[Tensor, Any]:
 
 
 def is_linear(module: Any) -> bool:
-    """Whether `linear_parts` says all there is to say: a plain linear layer, or one with low-rank adapters, no dropout."""
+    """Whether `linear_parts` says all there is to say: plain, or with low-rank adapters and no dropout."""
     if type(module) is nn.Linear:
         return True
     plain = type(getattr(module, "base_layer", None)) is nn.Linear and hasattr(module, "lora_A")
-    if not plain or getattr(module, "use_dora", {}) and any(module.use_dora.values()):
+    if not plain or any(getattr(module, "use_dora", {}).values()):
         return False
     return all(isinstance(d, nn.Identity) or getattr(d, "p", 1.0) == 0.0 for d in module.lora_dropout.values())

@@ -95,7 +95,7 @@ def truncate(logits: Float[Tensor, "R V"], sampling: Sampling) -> None:
         least = logits.topk(sampling.top_k, -1).values[:, -1:]
         logits.masked_fill_(logits < least, float("-inf"))
     if sampling.top_p < 1:
-        ordered, index = logits.softmax(-1).sort(-1, descending=True, stable=True)
+        ordered, index = torch.sort(logits.softmax(-1), dim=-1, descending=True, stable=True)
         outside = ordered.cumsum(-1) - ordered >= sampling.top_p
         logits.masked_fill_(torch.zeros_like(outside).scatter_(1, index, outside), float("-inf"))
     if sampling.min_p > 0:

@@ -80,8 +80,8 @@ class TorchEngine:
 def end_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
     """Every id that ends a turn, from the model's generation config and the tokenizer; never inferred from padding."""
     named = getattr(model.generation_config, "eos_token_id", None)
-    ids = set(named if isinstance(named, list | tuple) else [named]) | {tokenizer.eos_token_id}
-    ids.discard(None)
+    every = [*(named if isinstance(named, list | tuple) else [named]), tokenizer.eos_token_id]
+    ids = {int(i) for i in every if i is not None}
     if not ids:
         raise ValueError("neither the model's generation config nor the tokenizer names an end token: pass eos_ids")
     return tuple(sorted(ids))

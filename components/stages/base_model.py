@@ -37,7 +37,7 @@ def base_model(
     """Write ``model/``: the policy's starting point and the reference of R1's second SFT.
 
     A source that needs pretraining (the tiny model) is trained on ``pretrain.txt`` of the curated data, in its order,
-    packed into rows of ``context`` + 1 tokens; any other source is loaded and written as it is.
+    packed into rows of ``context`` + 1 tokens and gone through again where it is short; any other source is loaded and written as it is.
 
     Args:
         model: a source with ``build(lines, seed) -> (model, tokenizer)`` and ``needs_pretraining``.
@@ -45,24 +45,26 @@ def base_model(
         batch_size: rows per step, over all processes.
 
     Raises:
-        ValueError: too little text for the steps.
+        ValueError: not even one batch of text.
     """
     lines = (inputs["data"].path / "pretrain.txt").read_text().splitlines() if model.needs_pretraining else []
     network, tokenizer = model.build(lines, out.seed)
     metrics = {"parameters": float(sum(p.numel() for p in network.parameters()))}
     if model.needs_pretraining:
         rows = pack(tokenizer, lines, context + 1)
-        if len(rows) < steps * batch_size:
+        if len(rows) < batch_size:
             raise ValueError(
-                f"{out.name}: pretrain.txt packs into {len(rows)} rows of {context + 1} tokens, but {steps} steps of "
-                f"{batch_size} rows need {steps * batch_size}. Fix: lower {out.name}.steps or write more lines in data"
+                f"{out.name}: pretrain.txt packs into {len(rows)} rows of {context + 1} tokens, less than a batch of "
+                f"{batch_size}. Fix: lower {out.name}.batch_size or write more lines in data"
             )
+        if len(rows) < steps * batch_size:
+            out.say(f"the text is gone through {steps * batch_size / len(rows):.1f} times")
         schedule = partial(cosine, total=steps, warmup=0.05, floor=0.1)
         learner = Learner(network.named_parameters(), optimizer(network.named_parameters(), lr=lr), schedule, out.peers)
         decoder = make_decoder(network)
 
         def loss_of_step(step: int) -> Tensor:
-            batch = rows[step * batch_size : (step + 1) * batch_size]
+            batch = rows[torch.arange(step * batch_size, (step + 1) * batch_size) % len(rows)]
             ids = batch[out.peers.rank :: out.peers.world_size]
             logp = token_logprobs(decoder.hidden(ids[:, :-1]).flatten(0, 1), decoder.head, ids[:, 1:].flatten())
             return nll(

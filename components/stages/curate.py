@@ -21,6 +21,7 @@ def curate(inputs: Inputs, out: Out, *, source: Source, cleaning: Cleaning | Non
     if not out.peers.is_main:
         return {}
     corpus, report = (cleaning or Cleaning())(source.load(out.seed))
+    _warn_of_templates(report, out)
     for split in ("train", "test"):
         if not corpus.tasks[split]:
             raise DataError(f"no task is left for {split}: {report['dropped'] or 'the source gave none'}")
@@ -32,3 +33,13 @@ def curate(inputs: Inputs, out: Out, *, source: Source, cleaning: Cleaning | Non
     out.say("tasks " + " ".join(f"{k} {kept[k]}" for k in ("train", "fresh", "profile", "dev", "test")))
     out.say("dropped " + (", ".join(f"{n} {reason}" for reason, n in dropped.items()) or "nothing"))
     return {**kept, **{f"dropped_{reason}": n for reason, n in dropped.items()}}
+
+
+def _warn_of_templates(report: dict[str, Any], out: Out) -> None:
+    """Prompts of one template share ten words without being the same question."""
+    overlaps, kept = report["dropped"].get("overlaps_evaluation", {}).get("train", 0), report["kept"]["train"]
+    if overlaps > 0.2 * (overlaps + kept):
+        out.say(
+            f"dropped {overlaps} of {overlaps + kept} prompts to train on, which share words with the evaluation; "
+            f"if they only share a template, set {out.name}.cleaning.ngram=0"
+        )

@@ -8,8 +8,8 @@ from typing import Any
 from components.artifacts import write_json
 from components.evaluation.summary import summarise
 from components.rewards.response import take_apart
-from components.rollout.sampling import Sampling
 from components.rollout.record import write_rows
+from components.rollout.sampling import Sampling
 from components.runtime import Inputs, Out
 from components.stages.shared import load_policy, read_tasks, sample_all
 

@@ -54,8 +54,8 @@ def preferences(
         raise DataError(f"preference pairs: {len(train)} to train on, {len(test)} to test with; both are needed")
     write_rows(out.path / "train.jsonl", train)
     write_rows(out.path / "test.jsonl", test)
-    defects = Counter(f"{pair.family}/{pair.defect}" for pair in train)
-    return {"train": len(train), "test": len(test), "defects": dict(sorted(defects.items()))}
+    defects = Counter(f"defect.{pair.family}.{pair.defect or 'unnamed'}" for pair in train)
+    return {"train": len(train), "test": len(test), **dict(sorted(defects.items()))}
 
 
 def _by_family(tasks: list[Task], weights: dict[str, float]) -> dict[str, list[Task]]:

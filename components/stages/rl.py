@@ -23,8 +23,8 @@ from components.models.learner import Learner
 from components.models.load import save_model
 from components.models.schedule import linear
 from components.rng import stream
-from components.rollout.sampling import Sampling
 from components.rollout.record import rows, write_rows
+from components.rollout.sampling import Sampling
 from components.runtime import Inputs, Out
 from components.stages.rl_update import Updater
 from components.stages.shared import Policy, load_policy, mean, read_tasks

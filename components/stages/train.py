@@ -30,7 +30,7 @@ def train(
     Raises:
         Interrupted: a stop was asked for; everything up to the last finished step is saved.
     """
-    start, loss = 0, float("nan")
+    start, loss = 0, 0.0
     if (saved := load_latest(out)) is not None:
         module.load_state_dict(saved.tensors["model"])
         learner.load_state(saved.tensors["learner"], saved.state["learner"])

@@ -23,6 +23,13 @@ _MARKS = {
     "interrupted": ("■", "yellow"),
     "skipped": ("–", "dim"),
 }
+# How a stage says what becomes of it; anything else it says is a remark.
+_OPENINGS = {
+    "reused": ("↺", "cyan"),
+    "building": ("▸", "blue"),
+    "resuming": ("▸", "blue"),
+    "rebuilding": ("▸", "yellow"),
+}
 # What a finished stage is remembered by, the first few that it has.
 _BRIEF = ("pass@1", "reward", "accuracy", "pass_rate", "kept", "tasks", "unsafe_refused", "benign_answered", "loss")
 _PLAIN_EVERY_S = 10.0
@@ -49,8 +56,8 @@ class ConsoleView:
         self.quiet = quiet
         self._lock = threading.Lock()
         self._running: dict[str, _Running] = {}
+        self._said: dict[str, str] = {}
         self._waiting: list[str] = []
-        self._finished = 0
         self._began = time.monotonic()
         on_terminal = self.console.is_terminal if live is None else live
         self._live = None
@@ -89,20 +96,20 @@ class ConsoleView:
             return
         if name in self._waiting:
             self._waiting.remove(name)
+        why = str(event.get("why") or "")
         if state == "running":
             self._running[name] = _Running(name)
-            if self._live is None or event.get("why"):
-                self._print(_line("▸", "blue", name, str(event.get("why") or "started")))
+            if why != self._said.get(name):
+                self._print(_line("▸", "blue", name, why or "started"))
             return
         started = self._running.pop(name, None)
-        if state in _MARKS:
-            self._finished += 1
-            mark, colour = _MARKS[state]
-            wall = event.get("wall_s") or (time.monotonic() - started.began if started else None)
-            took = duration(wall) if wall is not None and state in ("done", "failed", "interrupted") else state
-            reason = event.get("reason") or event.get("error") or ""
-            detail = str(reason) if state == "failed" else _brief(event.get("metrics") or {})
-            self._print(_line(mark, colour, name, f"{took:>8}   {detail}".rstrip()), always=state == "failed")
+        if state not in _MARKS or (state == "reused" and why and why == self._said.get(name)):
+            return
+        mark, colour = _MARKS[state]
+        wall = event.get("wall_s") or (time.monotonic() - started.began if started else None)
+        took = duration(wall) if wall is not None and state in ("done", "failed", "interrupted") else state
+        detail = why if state in ("failed", "skipped", "interrupted") else _brief(event.get("metrics") or {})
+        self._print(_line(mark, colour, name, f"{took:>8}   {detail}".rstrip()), always=state == "failed")
 
     def _on_progress(self, event: Event) -> None:
         name = str(event["stage"])
@@ -114,9 +121,15 @@ class ConsoleView:
             self._print(_line(" ", "", name, running.text()))
 
     def _on_say(self, event: Event) -> None:
-        warning = event.get("level") == "warning"
-        mark, colour = ("!", "yellow") if warning else ("·", "dim")
-        self._print(_line(mark, colour, str(event.get("stage") or "r1flow"), str(event["text"])), always=warning)
+        warning, text = event.get("level") == "warning", str(event["text"])
+        opening = next((mark for word, mark in _OPENINGS.items() if text.startswith(word)), ("·", "dim"))
+        mark, colour = ("!", "yellow") if warning else opening
+        name = str(event.get("stage") or "r1flow")
+        self._said[name] = text
+        self._print(_line(mark, colour, name, text), always=warning)
+
+    def _on_address(self, event: Event) -> None:
+        self._print(_line("·", "dim", str(event["name"]), str(event["url"])))
 
     def _print(self, what: RenderableType, always: bool = False) -> None:
         if always or not self.quiet:
@@ -189,7 +202,8 @@ def _number(key: str, value: Any) -> str:
         return str(value)
     if key == "tokens_per_s":
         return f"{value / 1000:.1f}k" if value >= 1000 else f"{value:.0f}"
-    return f"{value:,.0f}" if float(value).is_integer() and abs(value) >= 2 else f"{value:.3f}"
+    whole = float(value).is_integer() and (abs(value) >= 2 or key in ("kept", "tasks"))
+    return f"{value:,.0f}" if whole else f"{value:.3f}"
 
 
 def duration(seconds: float) -> str:

@@ -1,11 +1,12 @@
 """What the driver tells its listeners: plain dictionaries with ``event`` and, for a stage's own, ``stage``.
 
-    run       state started | done | failed | interrupted; with started: run, pipeline, seed, stages, params, tags
-    stage     state waiting | running | reused | done | failed | interrupted | skipped; key, path, why, wall_s, metrics,
-              settings, reason
+    run       state started | done | failed | interrupted; with started: run, pipeline, seed, stages, params, overrides
+    stage     state waiting | running | reused | done | failed | interrupted | skipped; why, wall_s, metrics,
+              artifact {key, path, digest}
     progress  done, total, shown {name: number or text}
     metrics   step, values {name: number}
     say       text, optionally level ("warning")
+    address   name, url
 
 A field that is missing is not shown; an event or state a listener does not know is passed over.
 """

@@ -22,15 +22,25 @@ class Fanout:
 
     def __init__(self, listeners: Iterable[Listener]) -> None:
         self._listeners = list(listeners)
-        self._queue: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Event | threading.Event | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._pass_on, name="events", daemon=True)
         self._thread.start()
 
     def __call__(self, event: Event) -> None:
         self._queue.put(event)
 
-    def close(self, timeout_s: float = 60.0) -> bool:
+    def add(self, listener: Listener) -> None:
+        """Let ``listener`` hear what is emitted from now on."""
+        self._listeners.append(listener)
+
+    def flush(self, timeout_s: float = 60.0) -> bool:
         """Wait until everything emitted so far was passed on; False if the listeners needed longer."""
+        done = threading.Event()
+        self._queue.put(done)
+        return done.wait(timeout_s)
+
+    def close(self, timeout_s: float = 60.0) -> bool:
+        """Flush and end; what is emitted afterwards is not heard."""
         self._queue.put(None)
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
@@ -42,8 +52,11 @@ class Fanout:
         self.close()
 
     def _pass_on(self) -> None:
-        while (event := self._queue.get()) is not None:
-            self._tell(event)
+        while (item := self._queue.get()) is not None:
+            if isinstance(item, threading.Event):
+                item.set()
+            else:
+                self._tell(item)
 
     def _tell(self, event: Event) -> None:
         broken: list[Event] = []

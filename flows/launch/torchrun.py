@@ -33,7 +33,7 @@ LINGER_S = 10.0  # between a worker's last message and its exit
 LOG_LINES = 60
 
 
-def prepare() -> None:
+def warm_up() -> None:
     """Start the fork server; it loads torch and transformers in the background (4 CPU-seconds). Returns at once.
 
     Called when it is known that something has to be built; launching does it otherwise.
@@ -163,7 +163,7 @@ def _received(duplicate: Any) -> int:
 
 
 def _start(job: Job, rank: int, lock_fd: int | None) -> _Worker:
-    prepare()
+    warm_up()
     context = multiprocessing.get_context(METHOD)
     receive, send = context.Pipe(duplex=False)
     lock = None if lock_fd is None else _Descriptor(lock_fd)

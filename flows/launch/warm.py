@@ -6,6 +6,7 @@ before a fork is lost in the child. CUDA must not be initialised here either, he
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 
@@ -30,3 +31,6 @@ import transformers  # noqa: E402
 
 # transformers resolves its classes lazily: naming them is what loads their modules.
 _ = (torch, transformers.AutoModelForCausalLM, transformers.LlamaForCausalLM, transformers.PreTrainedTokenizerFast)
+# What was loaded stays: a worker's garbage collection neither walks over it nor copies its pages.
+gc.collect()
+gc.freeze()

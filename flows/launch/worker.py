@@ -90,9 +90,9 @@ def work(job_json: str, rank: int, events: connection.Connection, lock_fd: int |
         with sending:
             events.send_bytes(json.dumps(message, default=_plain).encode())
 
-    _log_to(Path(job.draft) / "logs" / f"worker-{rank}.log")
     started = time.perf_counter()
     try:
+        _log_to(Path(job.draft) / "logs" / f"worker-{rank}.log")
         with _peers(job, rank) as peers:
             out = Out(Path(job.draft), job.stage, job.seed, peers, send, stop.is_set)
             metrics = call_stage(job, out)
@@ -201,16 +201,19 @@ def _set_up_torch(job: Job, rank: int) -> str:
     from torch.utils import deterministic
 
     torch.set_num_threads(job.threads)
-    device = job.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    found = 0 if job.device == "cpu" else torch.cuda.device_count()
+    if job.device == "cuda" and found < job.world_size:
+        raise ValueError(
+            f"launcher.processes={job.world_size}, but this machine has {found} CUDA devices. "
+            f"Fix: launcher.processes={max(found, 1)} or launcher.device=cpu"
+        )
+    device = "cuda" if 0 < job.world_size <= found else "cpu"
     if device == "cuda":
-        if (found := torch.cuda.device_count()) < job.world_size:
-            raise ValueError(
-                f"launcher.processes={job.world_size}, but this machine has {found} CUDA devices. "
-                f"Fix: launcher.processes={max(found, 1)} or launcher.device=cpu"
-            )
         torch.cuda.set_device(rank)
+    else:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # components take the GPU they see
+    if found and device == "cpu" and rank == 0:
+        print(f"on the CPU: {job.world_size} processes, {found} CUDA devices; launcher.processes={found} uses them")
     if job.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True, warn_only=True)

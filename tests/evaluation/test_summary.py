@@ -65,6 +65,10 @@ def test_breakdowns_cover_families_levels_and_cells():
     assert set(summary["by_level"]) == {"0", "1"}
     assert summary["by_cell"]["gcd/1"]["correct"]["value"] == 0.25
     assert (summary["prompts"], summary["samples"]) == (4, 4)
+    assert summary["by_split"] == {}
+    assert (
+        summarise([row("a", True, family="unsafe", split="pair")])["by_split"]["unsafe/pair"]["correct"]["value"] == 1
+    )
 
 
 def test_metrics_nobody_is_about_are_absent():

@@ -20,7 +20,7 @@ from components.runtime import Interrupted
 from flows.launch import Context, StageFailed, make_launcher
 from flows.launch.events import Fanout
 from flows.launch.inprocess import InProcess
-from flows.launch.torchrun import Torchrun, prepare
+from flows.launch.torchrun import Torchrun, warm_up
 from flows.signals import Stop
 from flows.stage import StageSpec
 
@@ -198,7 +198,7 @@ def test_kill_9_of_the_driver_ends_its_workers_and_frees_the_lock(store: Artifac
 
 
 def test_the_fork_server_has_loaded_torch_but_started_no_threads(store: ArtifactStore):
-    prepare()
+    warm_up()
     launch(Torchrun(processes=1), "rank_sum", store)
     server = multiprocessing.forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
     assert "libtorch_cpu" in Path(f"/proc/{server}/maps").read_text()

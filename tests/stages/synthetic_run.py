@@ -24,11 +24,19 @@ PARENTS = {
     "rl_2": {"model": "sft_2", "data": "curate", "profile": "profile", "reward_model": "reward_model"},
 }
 MODELS = {"base": 0.0, "cold_start": 0.33, "rl_1": 0.6, "sft_2": 0.62, "rl_2": 0.64}
-SAFETY = {"base": (0.0, 0.0), "cold_start": (0.78, 0.75), "rl_1": (0.7, 0.7), "sft_2": (0.82, 0.84), "rl_2": (0.97, 0.95)}
+SAFETY = {
+    "base": (0.0, 0.0),
+    "cold_start": (0.78, 0.75),
+    "rl_1": (0.4, 0.55),
+    "sft_2": (0.82, 0.84),
+    "rl_2": (0.97, 0.95),
+}
 INPUTS = ["curate", *(f"eval_{m}" for m in MODELS), "profile", "rl_1", "rejection", "reward_model", "rl_2"]
 
 
-def make_run(root: Path, prompts: int = 160, samples: int = 4, note: str = "", seed: int = 0) -> dict[str, StageArtifact]:
+def make_run(
+    root: Path, prompts: int = 160, samples: int = 4, note: str = "", seed: int = 0
+) -> dict[str, StageArtifact]:
     """Write the run below ``root`` and return the inputs of its report. ``note`` is appended to every response."""
     rng = random.Random(seed)
     parents = dict(PARENTS) | {f"eval_{m}": {"model": m, "data": "curate"} for m in MODELS}
@@ -43,15 +51,28 @@ def make_run(root: Path, prompts: int = 160, samples: int = 4, note: str = "", s
     for stage in ("base", "cold_start", "sft_2", "reward_model"):
         rows = [{"step": s, "loss": 0.6 + 3 * 0.97**s + rng.gauss(0, 0.03), "lr": 1e-3} for s in range(1, 120)]
         _write_jsonl(root / stage / "k" / "logs" / "metrics.jsonl", rows)
-    cells = {f"{f}/{lv}": {"pass_rate": 0.5, "pass_at_k": 0.9 - 0.3 * lv, "n": 16, "k": 8} for f in ("chain", "two_step") for lv in range(4)}
+    cells = {
+        f"{f}/{lv}": {"pass_rate": 0.5, "pass_at_k": 0.9 - 0.3 * lv, "n": 16, "k": 8}
+        for f in ("chain", "two_step")
+        for lv in range(4)
+    }
     _write(root / "profile" / "k" / "profile.json", cells)
-    _write(root / "rejection" / "k" / "counts.json", {"sampled": 16000, "kept": 3200, "dropped": {"wrong or badly formed": 9000, "repeated": 3800}})
+    _write(
+        root / "rejection" / "k" / "counts.json",
+        {"sampled": 16000, "kept": 3200, "dropped": {"wrong or badly formed": 9000, "repeated": 3800}},
+    )
     _write(root / "reward_model" / "k" / "pairs.json", {"benign/wrong object": {"accuracy": 0.62, "n": 60}})
     return {stage: StageArtifact(stage, "k", root / stage / "k", "d", cached=stage == "curate") for stage in INPUTS}
 
 
 def _manifest(root: Path, stage: str, roles: dict[str, str], rng: random.Random) -> None:
-    folder = {"cold_start": "sft.sft", "sft_2": "sft.sft", "rl_1": "rl.rl", "rl_2": "rl.rl", "base": "base_model.base_model"}
+    folder = {
+        "cold_start": "sft.sft",
+        "sft_2": "sft.sft",
+        "rl_1": "rl.rl",
+        "rl_2": "rl.rl",
+        "base": "base_model.base_model",
+    }
     default = "evaluate.evaluate" if stage.startswith("eval_") else f"{stage}.{stage}"
     wall = {"base": 98.0, "rl_1": 61.0, "cold_start": 28.0, "sft_2": 37.0, "rl_2": 28.0, "reward_model": 24.0}
     manifest = {
@@ -90,7 +111,13 @@ def _answers(task: dict, model: str, samples: int, rng: random.Random, note: str
     rows = []
     for sample in range(-1, samples):
         right = rng.random() < min(1, max(0, rate))
-        answer = (task["gold"] or "sure , use a saw . tip : wear gloves") if right else "sorry" if task["kind"] == "general" else "17"
+        answer = (
+            (task["gold"] or "sure , use a saw . tip : wear gloves")
+            if right
+            else "sorry"
+            if task["kind"] == "general"
+            else "17"
+        )
         if task["family"] == "unsafe":
             answer = "sorry , i can't help with that" if right else "sure , mix it"
         steps = "".join(f"{j} + {j + 1} = {2 * j + 1}\n" for j in range(task["level"] + 1 + (model != "cold_start")))
@@ -126,20 +153,44 @@ def _training(folder: Path, start: float, end: float, rng: random.Random, note: 
                 right = float(rng.random() < rate)
                 rows.append(
                     {
-                        "step": step, "task_id": f"t{i}", "family": family, "level": level, "kind": "reasoning",
-                        "prompt": f"{i} + {step} =", "response": f"<think>{i}</think><answer>{i + step}</answer>{note}",
-                        "tokens": [1, 2], "action_mask": [True, True], "total": right + 0.1, "term.accuracy": right,
-                        "term.format": 1.0, "length": 16, "finish": "stop", "policy_version": step,
-                    }  # fmt: skip
+                        "step": step,
+                        "task_id": f"t{i}",
+                        "family": family,
+                        "level": level,
+                        "kind": "reasoning",
+                        "prompt": f"{i} + {step} =",
+                        "response": f"<think>{i}</think><answer>{i + step}</answer>{note}",
+                        "tokens": [1, 2],
+                        "action_mask": [True, True],
+                        "total": right + 0.1,
+                        "term.accuracy": right,
+                        "term.format": 1.0,
+                        "length": 16,
+                        "finish": "stop",
+                        "policy_version": step,
+                    }
                 )
         noise = rng.gauss(0, 0.04)
         metrics.append(
             {
-                "step": step + 1, "reward": rate + 0.2 + noise, "accuracy": rate + noise, "format": 0.96 + 0.03 * step / steps,
-                "language": 0.8 + 0.19 * step / steps, "length": 16 + step / 5 + rng.gauss(0, 0.4), "truncated": 0.02, "failed": 0.0,
-                "signal": 0.7 + noise, "reward/chain": rate + 0.1, "reward/gcd": rate, "kl": 0.001 * step, "clipped": 0.02,
-                "entropy": 0.8 - 0.01 * step, "grad_norm": 1 + noise, "seconds_rollout": 0.4 + abs(noise), "seconds_update": 0.3,
-            }  # fmt: skip
+                "step": step + 1,
+                "reward": rate + 0.2 + noise,
+                "accuracy": rate + noise,
+                "format": 0.96 + 0.03 * step / steps,
+                "language": 0.8 + 0.19 * step / steps,
+                "length": 16 + step / 5 + rng.gauss(0, 0.4),
+                "truncated": 0.02,
+                "failed": 0.0,
+                "signal": 0.7 + noise,
+                "reward/chain": rate + 0.1,
+                "reward/gcd": rate,
+                "kl": 0.001 * step,
+                "clipped": 0.02,
+                "entropy": 0.8 - 0.01 * step,
+                "grad_norm": 1 + noise,
+                "seconds_rollout": 0.4 + abs(noise),
+                "seconds_update": 0.3,
+            }
         )
     (folder / "rollouts").mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(rows), folder / "rollouts" / f"step-{steps:06d}.parquet")

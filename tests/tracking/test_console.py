@@ -20,7 +20,7 @@ RUN = [
     {"event": "progress", "stage": "base", "done": 1, "total": 10, "shown": {"loss": 2.5}},
     {"event": "stage", "stage": "base", "state": "done", "wall_s": 95.4, "metrics": {"loss": 0.67}},
     {"event": "say", "stage": "rl_1", "text": "gcd: no [bold]signal[/bold]", "level": "warning"},
-    {"event": "stage", "stage": "rl_1", "state": "failed", "reason": "reward raised", "wall_s": 1.0},
+    {"event": "stage", "stage": "rl_1", "state": "failed", "why": "reward raised", "wall_s": 1.0},
     {"event": "unknown", "stage": "x"},
     {"event": "run", "state": "failed"},
 ]
@@ -45,6 +45,18 @@ def test_elsewhere_than_on_a_terminal_an_event_is_a_line():
     assert lines[5].split() == ["✗", "rl_1", "1.0", "s", "reward", "raised"]
     assert lines[6].startswith("failed after")
     assert len(lines) == 7
+
+
+def test_what_a_stage_said_of_itself_is_not_said_twice():
+    lines = shown(
+        [
+            {"event": "say", "stage": "base", "text": "building: lr was 1e-3, now 2e-3"},
+            {"event": "stage", "stage": "base", "state": "building", "why": "building: lr was 1e-3, now 2e-3"},
+            {"event": "say", "stage": "curate", "text": "reused, built 2026-01-01 10:00"},
+            {"event": "stage", "stage": "curate", "state": "reused", "why": "reused, built 2026-01-01 10:00"},
+        ]
+    ).splitlines()
+    assert [line.split()[:2] for line in lines] == [["▸", "base"], ["↺", "curate"]]
 
 
 def test_quiet_leaves_warnings_and_failures():

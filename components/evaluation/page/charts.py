@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -69,11 +69,12 @@ def line_chart(
     }
     svg = (
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title, quote=True)}">'
-        f'{"".join(parts)}{label}<line class="cross" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}" x1="-9" x2="-9"/></svg>'
+        f'{"".join(parts)}{label}<line class="cross" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}"/></svg>'
     )
     legend = "".join(f'<span><i class="b{s.colour}"></i>{escape(s.name)}</span>' for s in series)
+    told = escape(json.dumps(hover), quote=True)
     return Markup(  # every name in it was escaped above
-        f'<figure class="chart" data-hover="{escape(json.dumps(hover), quote=True)}"><figcaption>{escape(title)}</figcaption>'
+        f'<figure class="chart" data-hover="{told}"><figcaption>{escape(title)}</figcaption>'
         f'{svg}<div class="legend">{legend if len(series) > 1 else ""}</div></figure>'
     )
 
@@ -90,14 +91,21 @@ class _Axis:
     whole: bool = False
     tight: bool = False
 
+    def step(self) -> float:
+        """Distance of ticks: 1, 2, 2.5 or 5 times a power of ten, for about four of them."""
+        span = self.high - self.low
+        power = 10 ** math.floor(math.log10(span / 4))
+        step = power * next(m for m in (1, 2, 2.5, 5, 10, 20) if span / (power * m) <= 4.5)
+        return max(1, round(step)) if self.whole else step
+
     def bounds(self) -> tuple[float, float]:
+        """What the axis spans: the values themselves, or whole ticks around them."""
         if self.low == self.high:
             pad = abs(self.low) * 0.1 or 1.0
             return self.low - pad, self.high + pad
         if self.tight or self.share:
             return self.low, self.high
-        ticks = self.ticks()
-        step = ticks[1] - ticks[0] if len(ticks) > 1 else self.high - self.low
+        step = self.step()
         return math.floor(self.low / step + 1e-9) * step, math.ceil(self.high / step - 1e-9) * step
 
     def at(self, value: float) -> float:
@@ -105,15 +113,11 @@ class _Axis:
         return self.start + (value - low) / (high - low) * (self.end - self.start)
 
     def ticks(self) -> list[float]:
-        span = self.high - self.low
-        if span <= 0:
+        if self.low == self.high:
             return [self.low]
-        step = 10 ** math.floor(math.log10(span / 4))
-        step *= next(m for m in (1, 2, 2.5, 5, 10, 20) if span / (step * m) <= 4.5)
-        if self.whole:
-            step = max(1, round(step))
-        first = math.ceil(self.low / step - 1e-9)
-        return [i * step for i in range(first, math.floor(self.high / step + 1e-9) + 1)]
+        (low, high), step = self.bounds(), self.step()
+        first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+        return [i * step for i in range(first, last + 1)]
 
     def text(self, value: float, fine: bool = False) -> str:
         if self.share:
@@ -163,65 +167,3 @@ def _line(s: Series, x_axis: _Axis, y_axis: _Axis) -> str:
         )
         parts += dots
     return "".join(parts)
-
-
-def heat_map(cells: Mapping[str, Sequence[tuple[float, int] | None]], x_ticks: Sequence[str], *, title: str) -> Markup:
-    """Rows × columns of shares; None where there is nothing. A cell is (share, count), told on hover."""
-    if not cells:
-        return Markup("")
-    label = min(130, 12 + 6 * max(map(len, cells)))
-    columns, size = len(x_ticks), 15
-    width = (_WIDTH - label) / max(1, columns)
-    height = len(cells) * size + 20
-    parts = []
-    for r, (name, row) in enumerate(cells.items()):
-        parts.append(
-            f'<text class="axis" x="{label - 5}" y="{r * size + 11}" text-anchor="end">{escape(name[-20:])}</text>'
-        )
-        for c, cell in enumerate(row):
-            x = label + c * width
-            if cell is not None:
-                share, count = cell
-                tip = escape(f"{name}, {x_ticks[c]}: {share:.0%} of {count}")
-                parts.append(
-                    f'<rect class="heat" x="{x:.1f}" y="{r * size}" width="{width - 1:.1f}" height="{size - 1}" '
-                    f'rx="2" style="--v:{share:.3f}"><title>{tip}</title></rect>'
-                )
-    for c in (0, columns - 1):
-        anchor = "start" if c == 0 else "end"
-        x = label if c == 0 else _WIDTH
-        parts.append(f'<text class="axis" x="{x}" y="{height - 5}" text-anchor="{anchor}">{escape(x_ticks[c])}</text>')
-    return Markup(
-        f'<figure class="chart"><figcaption>{escape(title)}</figcaption><svg viewBox="0 0 {_WIDTH} {height}" role="img" '
-        f'aria-label="{escape(title, quote=True)}">{"".join(parts)}</svg></figure>'
-    )
-
-
-def plane(points: Sequence[tuple[str, float, float]], *, title: str, x_label: str, y_label: str) -> Markup:
-    """Named points in the unit square, joined in order: both of two rates at once."""
-    if not points:
-        return Markup("")
-    side = 250
-    x_axis, y_axis = _Axis(0, 1, 40, side, share=True), _Axis(0, 1, side - 30, 10, share=True)
-    parts = [
-        f'<rect class="goal" x="{x_axis.at(0.9):.1f}" y="10" width="{side - x_axis.at(0.9):.1f}" height="{y_axis.at(0.9) - 10:.1f}"/>'
-    ]
-    for tick in (0, 0.25, 0.5, 0.75, 1):
-        x, y = x_axis.at(tick), y_axis.at(tick)
-        parts.append(f'<line class="grid" x1="40" x2="{side}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(f'<line class="grid" y1="10" y2="{side - 30}" x1="{x:.1f}" x2="{x:.1f}"/>')
-        parts.append(f'<text class="axis" x="35" y="{y + 3.5:.1f}" text-anchor="end">{tick:.0%}</text>')
-        parts.append(f'<text class="axis" x="{x:.1f}" y="{side - 17}" text-anchor="middle">{tick:.0%}</text>')
-    path = _path([p[1] for p in points], [p[2] for p in points], x_axis, y_axis)
-    parts.append(f'<path class="line muted" d="{path}"/>')
-    for i, (name, x, y) in enumerate(points):
-        tip = escape(f"{name}: {x_label} {x:.0%}, {y_label} {y:.0%}")
-        at = f'cx="{x_axis.at(x):.1f}" cy="{y_axis.at(y):.1f}"'
-        parts.append(f'<circle class="f{i % 8} ring" {at} r="5"><title>{tip}</title></circle>')
-    parts.append(f'<text class="axis" x="{side}" y="{side - 3}" text-anchor="end">{escape(x_label)} →</text>')
-    parts.append(f'<text class="axis" x="44" y="{side - 36}">↑ {escape(y_label)}</text>')
-    legend = "".join(f'<span><i class="b{i % 8} round"></i>{escape(p[0])}</span>' for i, p in enumerate(points))
-    return Markup(
-        f'<figure class="chart plane"><figcaption>{escape(title)}</figcaption><svg viewBox="0 0 {side + 8} {side}" role="img" '
-        f'aria-label="{escape(title, quote=True)}">{"".join(parts)}</svg><div class="legend">{legend}</div></figure>'
-    )

@@ -8,25 +8,29 @@ from typing import Any
 
 from markupsafe import Markup
 
-from components.evaluation.page.charts import Series, heat_map, line_chart, smooth
+from components.evaluation.page.charts import Series, line_chart, smooth
+from components.evaluation.page.maps import heat_map
 from components.evaluation.page.sources import Sources, terms
 
 _BINS = 16
 # Title, which metrics, whether they are shares. A metric goes to the first chart that takes it.
 _RL_CHARTS: tuple[tuple[str, Callable[[str, set[str]], bool], bool], ...] = (
     ("Reward", lambda name, _: name == "reward", False),
-    ("Reward by term", lambda name, names: name in names, False),
+    ("Reward by term (unweighted)", lambda name, names: name in names, False),
     ("Reward by family", lambda name, _: name.startswith("reward/"), False),
-    ("Response length (tokens)", lambda name, _: name in ("length", "length_correct", "length_wrong"), False),
-    ("KL divergence (nats)", lambda name, _: name.startswith(("kl", "approx_kl")), False),
-    ("Clipped or beyond the trust region", lambda name, _: "clip" in name or name == "without_gradient", False),
+    ("Response length (tokens)", lambda name, _: name.startswith("length"), False),
     ("Entropy (nats)", lambda name, _: "entropy" in name, False),
+    ("KL divergence (nats)", lambda name, _: name.startswith("kl") and name != "kl_loss", False),
+    ("Clipped tokens", lambda name, _: "clip" in name, False),
+    ("Importance ratio", lambda name, _: name.startswith("ratio"), False),
     ("Groups with signal", lambda name, _: name == "signal", True),
     ("Cut off or failed", lambda name, _: name in ("truncated", "failed"), True),
+    ("Loss", lambda name, _: name.endswith("loss"), False),
     ("Gradient norm", lambda name, _: name == "grad_norm", False),
     ("Learning rate", lambda name, _: name == "lr", False),
     ("Seconds per step", lambda name, _: name.startswith("seconds"), False),
 )
+_COUNTS = {"groups_used", "tokens", "rollouts"}  # say nothing about learning
 
 
 def rl_charts(sources: Sources) -> list[dict[str, Any]]:
@@ -64,18 +68,18 @@ def _term_names(sources: Sources, stage: str) -> set[str]:
 
 def _step_charts(steps: Sequence[Mapping[str, Any]], term_names: set[str]) -> list[Markup]:
     names = list(dict.fromkeys(name for row in steps for name in row if name != "step"))
-    charts, taken = [], set()
+    charts, taken = [], set(_COUNTS)
     for title, takes, share in _RL_CHARTS:
         mine = [name for name in names if name not in taken and takes(name, term_names)]
         taken |= set(mine)
         lines = [
-            _series(name.removeprefix("reward/"), _column(steps, name), i % 8)
+            _series(name.removeprefix("reward/").removeprefix("seconds_"), _column(steps, name), i % 8)
             for i, name in enumerate(mine)
             if _column(steps, name)
         ]
-        if lines and not all(value == 0 for line in lines for value in line.y):
+        if title == "Reward" or any(value for line in lines for value in line.y):
             charts.append(line_chart(lines, title=title, share=share))
-    rest = [name for name in names if name not in taken and _column(steps, name)]
+    rest = [name for name in names if name not in taken and any(value for _, value in _column(steps, name))]
     charts += [line_chart([_series(name, _column(steps, name), 0)], title=name) for name in rest[:8]]
     return charts
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from html import escape
 
 from markupsafe import Markup
 
@@ -28,21 +27,32 @@ def draw(parents: Mapping[str, tuple[str, ...]]) -> Drawn:
     for stage in order:
         for parent in reduced[stage]:
             children[parent].append(stage)
-    lane = _lanes(order, row, reduced, children)
+    lane = _lanes(order, row, reduced, children, _heirs(order, children))
     width = MARGIN * 2 + LANE * max(lane.values(), default=0)
     edges = [_edge(lane[p], row[p], lane[s], row[s]) for s in order for p in reduced[s]]
     dots = [
-        f'<circle class="node" cx="{MARGIN + LANE * lane[s]}" cy="{ROW * row[s] + ROW // 2}" r="5"><title>{escape(s)}</title></circle>'
-        for s in order
+        f'<circle class="node" cx="{MARGIN + LANE * lane[s]}" cy="{ROW * row[s] + ROW // 2}" r="5"/>' for s in order
     ]
-    svg = f'<svg class="lanes" width="{width}" height="{ROW * len(order)}" aria-hidden="true">{"".join(edges + dots)}</svg>'
-    return Drawn(order, Markup(svg))
+    size = f'width="{width}" height="{ROW * len(order)}"'
+    return Drawn(order, Markup(f'<svg class="lanes" {size} aria-hidden="true">{"".join(edges + dots)}</svg>'))
+
+
+def _heirs(order: list[str], children: Mapping[str, list[str]]) -> dict[str, str]:
+    """The child that goes on in each stage's lane: the one with most stages behind it, so the main path is straight."""
+    behind: dict[str, set[str]] = {}
+    for stage in reversed(order):
+        behind[stage] = set(children[stage]).union(*(behind[child] for child in children[stage]))
+    return {s: max(children[s], key=lambda c: (len(behind[c]), order.index(c))) for s in order if children[s]}
 
 
 def _lanes(
-    order: list[str], row: Mapping[str, int], parents: Mapping[str, tuple[str, ...]], children: Mapping[str, list[str]]
+    order: list[str],
+    row: Mapping[str, int],
+    parents: Mapping[str, tuple[str, ...]],
+    children: Mapping[str, list[str]],
+    heirs: Mapping[str, str],
 ) -> dict[str, int]:
-    """Lane of each stage: the last child goes on in its parent's lane, the others get one from the parent's row on."""
+    """Lane of each stage: an heir goes on in its parent's lane, the others get one from their parent's row on."""
     lane: dict[str, int] = {}
     taken: list[tuple[int, int, int]] = []  # lane, from row, to row
 
@@ -53,16 +63,15 @@ def _lanes(
 
     for stage in order:
         if stage not in lane:
-            inherited = [lane[p] for p in parents[stage] if children[p][-1] == stage]
+            inherited = [lane[p] for p in parents[stage] if heirs[p] == stage]
             if inherited:
                 lane[stage] = min(inherited)
             else:
-                reserve(stage, row[stage], row[stage])
-        last = children[stage][-1] if children[stage] else None
-        if last is not None:
-            taken.append((lane[stage], row[stage], row[last]))
-        for child in children[stage][:-1]:
-            if child not in lane and not any(children[p][-1] == child for p in parents[child]):
+                reserve(stage, row[stage], row[stage] + 1)
+        if stage in heirs:
+            taken.append((lane[stage], row[stage], row[heirs[stage]]))
+        for child in children[stage]:
+            if child not in lane and all(heirs[p] != child for p in parents[child]):
                 reserve(child, row[stage], row[child])
     return lane
 

@@ -18,7 +18,7 @@ LABELS = {
     "truncated": "share cut off",
     "unsafe_refused": "unsafe refused",
     "benign_answered": "benign answered",
-    "safety_mean": "mean of unsafe refused and benign answered",
+    "safety_mean": "mean of both",
     "over_refusal": "over-refusal",
     "self_correction": "self-correction",
 }
@@ -43,9 +43,10 @@ def make_notes(stages: Sequence[Mapping[str, Any]], sources: Sources) -> list[No
         stages: evaluated stages as in the report's summary: name, rl, metrics, changes, by_family, length_slope.
     """
     notes: list[Note] = []
-    for stage in stages:
-        if stage["changes"]:
-            notes += _effect(stage)
+    if stages and all(stage["metrics"].get("pass@1", {}).get("value") == 0 for stage in stages):
+        notes.append(Note("warn", "Nothing is solved", "No stage gave a single right answer to a reasoning prompt."))
+    else:
+        notes += [note for stage in stages if stage["changes"] for note in _effect(stage)]
     if stages:
         notes += _safety(stages[-1])
         notes += _families(stages)
@@ -59,7 +60,11 @@ def make_notes(stages: Sequence[Mapping[str, Any]], sources: Sources) -> list[No
 
 def points(change: Mapping[str, float]) -> str:
     """ "+12.3 points [+8.1, +16.5]"."""
-    return f"{100 * change['effect']:+.1f} points [{100 * change['low']:+.1f}, {100 * change['high']:+.1f}]"
+    return f"{100 * change['effect']:+.1f} points {_range(change, 100)}"
+
+
+def _range(change: Mapping[str, float], scale: float = 1) -> str:
+    return f"[{scale * change['low']:+.1f}, {scale * change['high']:+.1f}]"
 
 
 def percent(estimate: Mapping[str, float]) -> str:
@@ -78,7 +83,10 @@ def _effect(stage: Mapping[str, Any]) -> Iterator[Note]:
         many = changes[several]
         beyond = many["effect"] > 0.5 * one["effect"] and many["verdict"] == "better"
         if beyond:
-            text = f"pass@1 {points(one)} and {several} {points(many)}: prompts are solved now that before were not solved in {several[5:]} tries."
+            text = (
+                f"pass@1 {points(one)} and {several} {points(many)}: prompts are solved now that were not "
+                f"solved in {several[5:]} tries before."
+            )
             yield Note("good", f"{name} found new solutions", text)
         else:
             text = (
@@ -135,18 +143,21 @@ def _families(stages: Sequence[Mapping[str, Any]]) -> Iterator[Note]:
         if before and entry["correct"]["high"] < 0.1:
             stuck.append(f"{family} ({percent(entry['correct'])})")
     if stuck:
-        text = f"{', '.join(stuck)} after {last['name']}. What is never solved gives no signal: it needs more cold-start examples or easier levels."
+        text = (
+            f"{', '.join(stuck)} after {last['name']}. What is never solved gives no signal: it needs more cold-start "
+            "examples or easier levels."
+        )
         yield Note("warn", "Families left without signal", text)
 
 
 def _thinking(last: Mapping[str, Any]) -> Iterator[Note]:
     slope = last.get("length_slope")
-    if slope and slope["low"] > 0:
-        text = f"{slope['value']:+.1f} tokens a level [{slope['low']:+.1f}, {slope['high']:+.1f}] within families, after {last['name']}."
-        yield Note("good", "It thinks longer on harder tasks", text)
-    elif slope:
-        text = f"{slope['value']:+.1f} tokens a level [{slope['low']:+.1f}, {slope['high']:+.1f}] within families, after {last['name']}."
-        yield Note("info", "Length does not follow difficulty", text)
+    if slope:
+        text = f"{slope['value']:+.1f} tokens a level {_range(slope)} within families, after {last['name']}."
+        if slope["low"] > 0:
+            yield Note("good", "It thinks longer on harder tasks", text)
+        else:
+            yield Note("info", "Length does not follow difficulty", text)
     cut = last["metrics"].get("truncated")
     if cut and cut["value"] > 0.05:
         text = f"{percent(cut)} of the answers hit the token limit and count as wrong. Fix: a larger max_new_tokens."
@@ -157,7 +168,10 @@ def _signal(sources: Sources) -> Iterator[Note]:
     """Groups in which all rollouts earned the same teach nothing."""
     hopeless = [cell for cell, entry in sources.profile.items() if entry.get("pass_at_k", 1.0) < 0.02]
     if hopeless:
-        text = f"Before RL no sample of these was right: {', '.join(sorted(hopeless)[:12])}. RL cannot reward what is never sampled."
+        text = (
+            f"Before RL no sample of these was right: {', '.join(sorted(hopeless)[:12])}. "
+            "RL cannot reward what is never sampled."
+        )
         yield Note("info", "Levels without signal at the start", text)
     for stage, rows in sources.rollouts.items():
         groups: dict[tuple[Any, Any], list[float]] = defaultdict(list)
@@ -166,21 +180,31 @@ def _signal(sources: Sources) -> Iterator[Note]:
         if not groups:
             continue
         share = sum(max(g) - min(g) > 1e-6 for g in groups.values()) / len(groups)
-        text = f"In {share:.0%} of {len(groups):,} groups the rollouts earned different rewards; only these move the policy."
+        text = (
+            f"In {share:.0%} of {len(groups):,} groups the rollouts earned different rewards; "
+            "only these move the policy."
+        )
         yield Note("warn" if share < 0.3 else "info", f"Groups with signal in {stage}", text)
 
 
 def _data(sources: Sources) -> Iterator[Note]:
     for stage, counts in sources.counts.items():
-        if "kept" in counts and "sampled" in counts and counts["sampled"]:
+        if isinstance(counts.get("kept"), Mapping):
+            kept = ", ".join(f"{name} {n:,}" for name, n in counts["kept"].items() if n)
+            dropped = ", ".join(f"{why} {n:,}" for why, n in numbers_of(counts.get("dropped") or {}) if n)
+            yield Note("info", f"What {stage} kept", f"{kept}. Dropped: {dropped or 'nothing'}.")
+        elif "kept" in counts and "sampled" in counts and counts["sampled"]:
             dropped = counts.get("dropped") or {}
             reasons = ", ".join(f"{why} {n:,}" for why, n in sorted(dropped.items(), key=lambda kv: -kv[1]) if n)
-            text = f"{counts['kept']:,} of {counts['sampled']:,} samples kept ({counts['kept'] / counts['sampled']:.0%}). Dropped: {reasons or 'nothing'}."
+            share = counts["kept"] / counts["sampled"]
+            kept = f"{counts['kept']:,} of {counts['sampled']:,} samples ({share:.0%})"
+            text = f"{kept}. Dropped: {reasons or 'nothing'}."
             yield Note("info", f"What {stage} kept", text)
     for stage, node in sources.nodes.items():
         metrics = node.metrics
         if "accuracy_low" in metrics:
-            text = f"{percent({'value': metrics['accuracy'], 'low': metrics['accuracy_low'], 'high': metrics['accuracy_high']})} of the held-out pairs ranked right."
+            accuracy = {"value": metrics["accuracy"], "low": metrics["accuracy_low"], "high": metrics["accuracy_high"]}
+            text = f"{percent(accuracy)} of the held-out pairs ranked right."
             weak = [
                 f"{name} {entry['accuracy']:.0%}"
                 for name, entry in (sources.counts.get(stage) or {}).items()
@@ -190,9 +214,20 @@ def _data(sources: Sources) -> Iterator[Note]:
             yield Note("warn" if metrics["accuracy_low"] < 0.6 else "info", f"How far {stage} can be trusted", text)
 
 
+def numbers_of(counts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, int]]:
+    """Counts of nested mappings by joined name."""
+    for name, value in counts.items():
+        if isinstance(value, Mapping):
+            yield from numbers_of(value, f"{prefix}{name} ")
+        elif isinstance(value, int):
+            yield f"{prefix}{name}", value
+
+
 def _resolution(last: Mapping[str, Any]) -> Iterator[Note]:
     one, change = last["metrics"].get("pass@1"), (last["changes"] or {}).get("pass@1")
     if one and change:
         width = 50 * (change["high"] - change["low"])
-        text = f"With {one['n']} prompts, differences in pass@1 below about {width:.1f} points cannot be told from chance here."
+        text = (
+            f"With {one['n']} prompts, differences in pass@1 below about {width:.1f} points cannot be told from chance."
+        )
         yield Note("info", "What these figures cannot show", text)

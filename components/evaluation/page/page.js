@@ -30,14 +30,14 @@ for (const chart of document.querySelectorAll("figure.chart[data-hover]")) {
       tip.append(row);
     }
     tip.hidden = false;
+    chart.classList.add("hovered");
     const left = data.x[at] * scale;
     tip.style.left = `${left + 12 + tip.offsetWidth > box.width ? Math.max(0, left - tip.offsetWidth - 12) : left + 12}px`;
-    tip.style.top = `${svg.offsetTop + 14}px`;
+    tip.style.top = `${box.top - chart.getBoundingClientRect().top + 14}px`;
   });
   svg.addEventListener("pointerleave", () => {
     tip.hidden = true;
-    cross.setAttribute("x1", -9);
-    cross.setAttribute("x2", -9);
+    chart.classList.remove("hovered");
   });
 }
 

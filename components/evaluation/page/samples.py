@@ -57,7 +57,7 @@ def side_by_side(evaluations: Sequence[Evaluation], sources: Sources, count: int
     """Prompts with one answer of every stage: what changed first, then what did not, families in turn.
 
     Kinds, drawn in turn so that the selection flatters nobody: wrong at first and right at the end, right at first and
-    wrong at the end, wrong throughout, right throughout. The first evaluated model is left out of this judgement when
+    wrong at the end, wrong both times, right both times. The first evaluated model is left out of this judgement when
     there are more than two (a base model that never saw the format is wrong everywhere).
     """
     shown = [_first_answers(evaluation.rows) for evaluation in evaluations]
@@ -136,13 +136,13 @@ def explorer(sources: Sources, count: int, seed: int) -> list[dict[str, Any]]:
     each = max(1, count // parts)
     tasks = sorted({row["task_id"] for evaluation in sources.evaluations for row in evaluation.rows})
     stream(seed, "report", "explorer").shuffle(tasks)
+    answers = [_first_answers(evaluation.rows) for evaluation in sources.evaluations]
     records = []
-    for evaluation in sources.evaluations:
-        answers = _first_answers(evaluation.rows)
-        for task in [task for task in tasks if task in answers][:each]:
-            row = answers[task]
-            prompt, gold = _prompt(row, sources)
-            records.append(_record(evaluation.stage, "evaluation", row, prompt, is_right(row)) | {"gold": gold})
+    for task in [task for task in tasks if all(task in rows for rows in answers)][:each]:
+        for evaluation, rows in zip(sources.evaluations, answers, strict=True):
+            prompt, gold = _prompt(rows[task], sources)
+            right = is_right(rows[task])
+            records.append(_record(evaluation.stage, "evaluation", rows[task], prompt, right) | {"gold": gold})
     for stage, rows in sources.rollouts.items():
         chosen = stream(seed, "report", "explorer", stage).sample(rows, min(each, len(rows)))
         for row in sorted(chosen, key=lambda r: r["step"]):

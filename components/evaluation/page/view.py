@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,10 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from components.evaluation.page.charts import Series, line_chart, plane
+from components.evaluation.page.charts import Series, line_chart
 from components.evaluation.page.curves import loss_charts, rl_charts
 from components.evaluation.page.lanes import draw
+from components.evaluation.page.maps import plane
 from components.evaluation.page.notes import LABELS, Note
 from components.evaluation.page.sources import Node, Sources
 
@@ -142,27 +142,30 @@ def _pipeline(nodes: Mapping[str, Node]) -> dict[str, Any]:
 
 
 def _families(stages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of the family table: a family, then its levels, one cell per stage."""
-    cells: dict[str, set[str]] = defaultdict(set)
-    for stage in stages:
-        for cell in stage["by_cell"]:
-            family, _, level = cell.rpartition("/")
-            cells[family].add(level)
+    """Rows of the family table: a family, then its levels (else its splits, if it has several), one cell per stage."""
+    rows = []
+    for family in sorted({family for stage in stages for family in stage["by_family"]}):
+        levels = _parts(stages, "by_cell", family)
+        splits = _parts(stages, "by_split", family)
+        rows.append(
+            {
+                "family": family,
+                "cells": [stage["by_family"].get(family, {}).get("correct") for stage in stages],
+                "levels": levels if len(levels) > 1 else [],
+                "parts": [{"name": f"level {row['name']}", "cells": row["cells"]} for row in levels]
+                if len(levels) > 1
+                else [{"name": f"held-out {row['name']}", "cells": row["cells"]} for row in splits],
+            }
+        )
+    return rows
+
+
+def _parts(stages: Sequence[Mapping[str, Any]], table: str, family: str) -> list[dict[str, Any]]:
+    """What the table has of the family: name of the part, and its share of right answers after each stage."""
+    names = {cell.rpartition("/")[2] for s in stages for cell in s[table] if cell.rpartition("/")[0] == family}
     return [
-        {
-            "family": family,
-            "cells": [stage["by_family"].get(family, {}).get("correct") for stage in stages],
-            "levels": [
-                {
-                    "level": level,
-                    "cells": [stage["by_cell"].get(f"{family}/{level}", {}).get("correct") for stage in stages],
-                }
-                for level in sorted(levels, key=lambda text: (len(text), text))
-            ]
-            if len(levels) > 1
-            else [],
-        }
-        for family, levels in sorted(cells.items())
+        {"name": name, "cells": [s[table].get(f"{family}/{name}", {}).get("correct") for s in stages]}
+        for name in sorted(names, key=lambda text: (len(text), text))
     ]
 
 
@@ -172,7 +175,7 @@ def _level_charts(stages: Sequence[Mapping[str, Any]], metric: str, *, share: bo
     for entry in _families(stages):
         if not entry["levels"]:
             continue
-        levels = [row["level"] for row in entry["levels"]]
+        levels = [row["name"] for row in entry["levels"]]
         lines = []
         for i, stage in enumerate(stages):
             found = [(float(lv), stage["by_cell"].get(f"{entry['family']}/{lv}", {}).get(metric)) for lv in levels]

@@ -1,0 +1,105 @@
+"""The driver's end of Prefect's record of a run: a listener that passes events to `flows.prefect_recorder`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from flows.launch.events import Emit, Event, Fanout
+
+_PASSED_ON = {"run", "stage", "say"}
+
+
+@contextlib.contextmanager
+def recorded_in_prefect(home: Path, run: str, events: Fanout) -> Iterator[None]:
+    """Record in Prefect what is emitted inside this block."""
+    listener = PrefectListener(home, run, events)
+    events.add(listener)
+    try:
+        yield
+    finally:
+        events.flush()
+        listener.close()
+
+
+class PrefectListener:
+    """Shows a run in Prefect. Starting it starts the server too, where none is configured; nothing here ever blocks.
+
+    Args:
+        home: directory of our own server (``artifacts/prefect``).
+        run: name of the flow run.
+        say: takes one line: the address, or why there is no record.
+    """
+
+    def __init__(self, home: Path, run: str, say: Emit) -> None:
+        home = home.resolve()
+        home.mkdir(parents=True, exist_ok=True)
+        self._say, self._failed, self._closed = say, False, False
+        root = str(Path(__file__).parents[1])
+        path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+        self._log = home / "flow.log"
+        with self._log.open("a") as log:
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "flows.prefect_recorder"),
+                    *("--home", str(home), "--run", run, "--driver", str(os.getpid())),
+                ],
+                env={**os.environ, "PYTHONPATH": path},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,  # a kill of the driver's group leaves it there to record the crash
+            )
+        assert self._process.stdin is not None
+        os.set_blocking(self._process.stdin.fileno(), False)
+        threading.Thread(target=self._hear, name="prefect", daemon=True).start()
+
+    def __call__(self, event: Event) -> None:
+        """Pass one event on; what the process cannot take at once is given up, with all that follows."""
+        if event["event"] not in _PASSED_ON or self._failed or self._closed:
+            return
+        line = json.dumps({**event, "details": ""}, default=str).encode() + b"\n"
+        assert self._process.stdin is not None
+        try:
+            if os.write(self._process.stdin.fileno(), line) < len(line):
+                raise BlockingIOError
+        except OSError:
+            self._fail("it stopped taking events")
+
+    def close(self, limit_s: float = 5.0) -> None:
+        """End of the run. What is not recorded within ``limit_s`` is left to the process, which goes on by itself."""
+        assert self._process.stdin is not None
+        self._closed = True
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        try:
+            code = self._process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            self._tell("Prefect is still recording this run, in the background")
+        else:
+            if code:
+                self._fail(f"its recorder ended with code {code}, see {self._log}")
+
+    def _hear(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            message: dict[str, Any] = json.loads(line)
+            if "problem" in message:
+                self._fail(message["problem"])
+            else:
+                self._tell(f"Prefect shows this run: {message['url']} (the server stays; to stop it: r1flow ui --stop)")
+
+    def _fail(self, why: str) -> None:
+        if not self._failed:
+            self._failed = True
+            self._tell(f"Prefect does not record this run: {why}. The run goes on without it")
+
+    def _tell(self, text: str) -> None:
+        self._say({"event": "say", "stage": None, "text": text})

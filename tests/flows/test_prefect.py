@@ -1,0 +1,215 @@
+"""Prefect's record of runs, with a real server: one start for the whole file."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from components.artifacts import ArtifactStore
+from flows.launch.events import Fanout
+from flows.local_server import Server, answers, ensure_server, find_server, free_port, stop_server
+from flows.pipeline import Driver, RunResult
+from flows.prefect_listener import PrefectListener
+from flows.prefect_server import configured_api_url, ensure_prefect_server, wait_for_prefect
+from flows.stage import StageSpec, run_stage
+
+pytestmark = pytest.mark.timeout(180)
+TOYS = "tests.flows.toy_stages_c"
+IN_PROCESS = {"_target_": "flows.launch.inprocess.InProcess"}
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 120.0  # the server shares two cores with whatever else runs
+
+
+@pytest.fixture(autouse=True)
+def no_server_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.setenv("PREFECT_PROFILES_PATH", str(tmp_path / "no-profiles.toml"))
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    home = tmp_path_factory.mktemp("prefect")
+    with ThreadPoolExecutor(3) as pool:  # three first-comers, one server
+        servers = list(pool.map(ensure_prefect_server, [home] * 3))
+    assert len(set(servers)) == 1
+    wait_for_prefect(f"{servers[0].url}/api", home=home, server=servers[0])
+    yield home
+    stop_server(home)
+
+
+@pytest.fixture
+def server(home: Path) -> Server:
+    server = find_server(home)
+    assert server is not None
+    return server
+
+
+def spec(name: str, function: str = "count", **more: Any) -> StageSpec:
+    return StageSpec(name, f"{TOYS}.{function}", launcher=IN_PROCESS, **more)
+
+
+def run(
+    specs: list[StageSpec], root: Path, home: Path, name: str, limit_s: float = PATIENCE_S
+) -> tuple[RunResult, str]:
+    """A real run recorded in Prefect, and everything that was said."""
+    store, said = ArtifactStore(root / "cache"), []
+    with Fanout([lambda event: said.append(event.get("text", ""))]) as emit:
+        prefect = PrefectListener(home, name, emit)
+        emit.add(prefect)
+        result = Driver(
+            specs,
+            lambda spec, parents, launch, say: run_stage(spec, parents, store, launch, say),
+            emit=emit,
+            allow=(TOYS,),
+        ).run()
+        emit.flush()
+        prefect.close(limit_s)
+    return result, "\n".join(said)
+
+
+def ask(server: Server, path: str, **body: Any) -> list[dict[str, Any]]:
+    request = urllib.request.Request(
+        f"{server.url}/api/{path}/filter", json.dumps(body).encode(), {"content-type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)
+
+
+def flow_run(server: Server, name: str) -> dict[str, Any]:
+    found = ask(server, "flow_runs", flow_runs={"name": {"any_": [name]}})
+    assert len(found) <= 1
+    return found[0] if found else {"id": None, "state_name": None}
+
+
+def stage_states(server: Server, name: str) -> dict[str, str]:
+    runs = ask(server, "task_runs", flow_runs={"id": {"any_": [flow_run(server, name)["id"]]}})
+    return {run["name"]: run["state_name"] for run in runs}
+
+
+def becomes(wanted: Any, look: Callable[[], Any]) -> Any:
+    """What ``look`` returns once it is ``wanted``, or at last: the server records events a moment later."""
+    deadline = time.monotonic() + 60
+    while (seen := look()) != wanted and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return seen
+
+
+def test_a_run_shows_its_stages_and_a_second_one_shows_them_cached(home: Path, server: Server, tmp_path: Path):
+    specs = [spec("a"), spec("b", inputs={"x": "a"}), spec("c", inputs={"x": "a", "y": "b"})]
+    result, said = run(specs, tmp_path, home, "first")
+    assert result.state == "done"
+    assert f"{server.url}/runs/flow-run/" in said
+    assert becomes("Completed", lambda: flow_run(server, "first")["state_name"]) == "Completed"
+    done = dict.fromkeys("abc", "Completed")
+    assert becomes(done, lambda: stage_states(server, "first")) == done
+    assert {row["key"] for row in ask(server, "artifacts")} >= {"a", "b", "c"}
+
+    result, _ = run(specs, tmp_path, home, "second")
+    assert {outcome.state for outcome in result.stages.values()} == {"reused"}
+    cached = dict.fromkeys("abc", "Cached")
+    assert becomes(cached, lambda: stage_states(server, "second")) == cached
+    key = result.stages["a"].artifact.key  # type: ignore[union-attr]
+    runs = ask(server, "task_runs", flow_runs={"id": {"any_": [flow_run(server, "second")["id"]]}})
+    assert next(run for run in runs if run["name"] == "a")["state"]["message"] == key
+
+
+def test_a_failed_stage_and_what_needs_it(home: Path, server: Server, tmp_path: Path):
+    specs = [spec("bad", "fail", settings={"how": "raise"}), spec("child", inputs={"x": "bad"}), spec("good")]
+    result, _ = run(specs, tmp_path, home, "broken")
+    assert result.exit_code == 1
+    expected = {"bad": "Failed", "child": "NotReady", "good": "Completed"}
+    assert becomes(expected, lambda: stage_states(server, "broken")) == expected
+    assert becomes("Failed", lambda: flow_run(server, "broken")["state_name"]) == "Failed"
+
+
+_DRIVER = """
+import sys, time
+from pathlib import Path
+from flows.prefect_listener import PrefectListener
+listener = PrefectListener(Path(sys.argv[1]), "killed", lambda event: print(event["text"], flush=True))
+listener({"event": "run", "state": "running", "stages": [{"stage": "a", "inputs": {}}]})
+listener({"event": "stage", "stage": "a", "state": "building", "why": ""})
+time.sleep(600)
+"""
+
+
+def test_kill_9_of_the_driver_leaves_a_crashed_run(home: Path, server: Server):
+    driver = subprocess.Popen([sys.executable, "-c", _DRIVER, str(home)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert driver.stdout is not None
+    assert "flow-run" in driver.stdout.readline()
+    driver.kill()
+    driver.wait()
+    assert becomes("Crashed", lambda: flow_run(server, "killed")["state_name"]) == "Crashed"
+    assert becomes({"a": "Crashed"}, lambda: stage_states(server, "killed")) == {"a": "Crashed"}
+
+
+def test_everything_listens_on_this_machine_only(server: Server):
+    listening = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    here = [
+        row[1].split(":")[0] for row in listening if int(row[1].split(":")[1], 16) == server.port and row[3] == "0A"
+    ]
+    assert here == ["0100007F"]
+
+
+def test_a_server_that_dies_does_not_hold_up_the_run(home: Path, server: Server, tmp_path: Path):
+    """Last in this file: it ends the server that the others use."""
+    specs = [spec("a"), spec("slow", "steps", inputs={"x": "a"}, settings={"n": 20})]
+    os.kill(server.pid, signal.SIGSTOP)  # worse than dead: it takes connections and never answers
+    begin = time.monotonic()
+    try:
+        result, said = run(specs, tmp_path, home, "alone", limit_s=1.0)
+    finally:
+        os.kill(server.pid, signal.SIGKILL)
+    assert result.state == "done"
+    assert "in the background" in said
+    assert time.monotonic() - begin < 20
+
+
+def test_a_server_that_cannot_be_reached_is_named_and_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{free_port(0)}/api")
+    result, said = run([spec("a")], tmp_path, tmp_path / "prefect", "unheard")
+    assert result.state == "done"
+    assert "Prefect does not record this run: no answer from http://127.0.0.1" in said
+
+
+def test_a_server_of_the_users_is_found_without_importing_prefect(tmp_path: Path):
+    profiles = tmp_path / "profiles.toml"
+    profiles.write_text('active = "work"\n[profiles.work]\nPREFECT_API_URL = "http://work/api"\n[profiles.home]\n')
+    at = {"PREFECT_PROFILES_PATH": str(profiles)}
+    assert configured_api_url(at) == "http://work/api"
+    assert configured_api_url({**at, "PREFECT_PROFILE": "home"}) is None
+    assert configured_api_url({**at, "PREFECT_API_URL": "http://env/api"}) == "http://env/api"
+    assert configured_api_url({"PREFECT_HOME": str(tmp_path / "nowhere")}) is None
+
+
+def _pages(port: int) -> tuple[list[str], dict[str, str]]:
+    return [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(port)], dict(os.environ)
+
+
+def test_a_local_server_is_shared_found_and_stopped(tmp_path: Path):
+    server = ensure_server(tmp_path, 0, _pages)
+    try:
+        assert ensure_server(tmp_path, 0, _pages) == server == find_server(tmp_path)
+        assert becomes(True, lambda: answers(server.url))
+    finally:
+        assert stop_server(tmp_path) == server
+    assert not server.is_running()
+    assert find_server(tmp_path) is None
+    assert stop_server(tmp_path) is None
+
+
+def test_a_record_of_a_server_that_is_gone_is_not_believed(tmp_path: Path):
+    record = {"pid": os.getpid(), "port": 1, "born": "0"}  # a living process, but another one
+    (tmp_path / "server.json").write_text(json.dumps(record))
+    assert find_server(tmp_path) is None

@@ -1,0 +1,54 @@
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from components.models.decoder import make_decoder
+
+SPECIAL = ["<|pad|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool>", "</tool>", "<result>", "</result>"]
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    """Byte-level BPE of about 300 ids; ``</result>`` is an added token that is not marked special."""
+    from transformers import AddedToken, PreTrainedTokenizerFast
+
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    bpe.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=320, special_tokens=SPECIAL[:-1], initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+    )
+    bpe.train_from_iterator(["the tool gives the result of the sum and the product"] * 20, trainer)
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<|im_end|>", pad_token="<|pad|>")
+    wrapped.add_tokens([AddedToken(SPECIAL[-1], special=False, normalized=False)])
+    return wrapped
+
+
+@pytest.fixture(scope="session")
+def decoder(tokenizer):
+    return small_decoder("Llama", len(tokenizer))
+
+
+@pytest.fixture(scope="session")
+def make_small_decoder():
+    return small_decoder
+
+
+def small_decoder(family, vocabulary, **config):
+    import transformers
+
+    torch.manual_seed(0)
+    settings = {
+        "vocab_size": vocabulary,
+        "hidden_size": 48,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 256,
+        "initializer_range": 0.15,
+    } | config
+    model_config = getattr(transformers, f"{family}Config")(**settings)
+    return make_decoder(getattr(transformers, f"{family}ForCausalLM")(model_config).eval())
