@@ -37,7 +37,8 @@ def base_model(
     """Write ``model/``: the policy's starting point and the reference of R1's second SFT.
 
     A source that needs pretraining (the tiny model) is trained on ``pretrain.txt`` of the curated data, in its order,
-    packed into rows of ``context`` + 1 tokens and gone through again where it is short; any other source is loaded and written as it is.
+    packed into rows of ``context`` + 1 tokens and gone through again where it is short; any other source is loaded and
+    written as it is.
 
     Args:
         model: a source with ``build(lines, seed) -> (model, tokenizer)`` and ``needs_pretraining``.
