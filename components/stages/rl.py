@@ -73,6 +73,8 @@ def rl(
         RuntimeError: too many failed rewards in a step, with the reward, the task and the cause.
         Interrupted: a stop was asked for; the step was finished and saved.
     """
+    if problems := algorithm.check(beta=beta, group_size=group_size):
+        raise ValueError(f"{out.name}.algorithm: {'; '.join(problems)}")
     prompts = sum(quotas.values())
     if prompts < out.peers.world_size:
         raise ValueError(
@@ -114,6 +116,19 @@ def rl(
         if stopping and step + 1 < steps:
             out.raise_if_stopping()
     return run.close()
+
+
+def rl_check(settings: Mapping[str, Any]) -> list[str]:
+    """What preflight can say of the settings before anything is loaded."""
+    problems = []
+    advantage = settings.get("algorithm", {}).get("advantage", {}).get("_target_", "")
+    if advantage.endswith(".gae"):
+        problems.append(
+            "algorithm: its advantage needs a critic, which this stage does not train. Fix: choose grpo or dapo"
+        )
+    if not settings.get("quotas") or any(n < 1 for n in settings["quotas"].values()):
+        problems.append(f"quotas: needs at least one prompt of each kind (got {settings.get('quotas')})")
+    return problems
 
 
 @dataclass
