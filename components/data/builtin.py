@@ -22,6 +22,7 @@ class Builtin:
     Attributes:
         scale: multiplies every size below (at least 1 stays of each); 0.02 is enough for a smoke run.
         pretrain_lines: about 24 tokens each, 2.6 million together.
+        chat_share: share of the worked problems in them that is in the chat format, for R1-Zero.
         cold_start: reasoning traces; ``cold_start_families`` weighs the families, ``cold_start_levels`` the levels.
         hasty: share of the traces with a right answer but no steps.
         spanish: share of the careful traces with Spanish connectors.
@@ -38,6 +39,7 @@ class Builtin:
 
     scale: float = 1.0
     pretrain_lines: int = 108_000
+    chat_share: float = 0.0
     cold_start: int = 4_000
     cold_start_families: Mapping[str, float] = field(
         default_factory=lambda: {"chain": 1.0, "gcd": 1.0, "product": 0.8, "boxes": 1.2}
@@ -59,7 +61,7 @@ class Builtin:
     test_helpful: int = 80
 
     def __post_init__(self) -> None:
-        for name in ("hasty", "spanish", "label_noise"):
+        for name in ("hasty", "spanish", "label_noise", "chat_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} is a share between 0 and 1, got {getattr(self, name)}")
         if not self.scale > 0:
@@ -77,7 +79,8 @@ class Builtin:
                 for split, found in self._cell(seed, family, level, ban).items():
                     tasks[split] += found
         tasks["train"] += self._general_tasks(seed, ban)
-        lines = pretraining_lines(self._size(self.pretrain_lines), stream(seed, "data", "pretrain"), ban)
+        rng = stream(seed, "data", "pretrain")
+        lines = pretraining_lines(self._size(self.pretrain_lines), rng, ban, self.chat_share)
         return Corpus(tasks, list(lines), self._cold_start(seed, ban), self._general_examples(seed, ban))
 
     def _size(self, n: int) -> int:

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from components.data import general
 from components.data.reasoning import FAMILIES, Problem, endless
-from components.data.traces import connected
+from components.data.traces import connected, reasoning_response
 from components.types import Task
 
 COPY_SHARE, REASONING_SHARE = 0.16, 0.60  # the rest are general lines
@@ -23,8 +23,12 @@ _LEVELS = (0, 1, 1, 2, 2, 2, 3)
 _TOOL = re.compile(r"<tool>(.*?)</tool><result>(.*?)</result>")
 
 
-def pretraining_lines(n: int, rng: random.Random, ban: frozenset[str]) -> Iterator[str]:
-    """``n`` lines: 16 % copying of numbers, 60 % worked problems, 24 % general; copying first (see module)."""
+def pretraining_lines(n: int, rng: random.Random, ban: frozenset[str], chat_share: float = 0.0) -> Iterator[str]:
+    """``n`` lines: 16 % copying of numbers, 60 % worked problems, 24 % general; copying first (see module).
+
+    ``chat_share`` of the worked problems are a question and its answer in the chat format instead, as the text that
+    base models of today have seen: without any, reinforcement learning from the base model has nothing to start from.
+    """
     helpful = [task for task in general.helpful_tasks() if task.prompt not in ban]
     problems = {
         (family, level): endless(rng, family, level, ban) for family in FAMILIES for level in sorted(set(_LEVELS))
@@ -37,7 +41,8 @@ def pretraining_lines(n: int, rng: random.Random, ban: frozenset[str]) -> Iterat
         elif draw < COPY_SHARE:
             yield copied_numbers(rng)
         elif draw < COPY_SHARE + REASONING_SHARE:
-            yield worked_line(next(problems[rng.choices(families, weights)[0], rng.choice(_LEVELS)]), rng)
+            problem = next(problems[rng.choices(families, weights)[0], rng.choice(_LEVELS)])
+            yield chat_line(problem, rng) if chat_share and rng.random() < chat_share else worked_line(problem, rng)
         else:
             yield general_line(rng, helpful)
 
@@ -87,6 +92,12 @@ def worked_line(problem: Problem, rng: random.Random) -> str:
         return f"{problem.prompt}{connected(steps, language)} answer {problem.answer}"
     steps = [calls[0][1], *("that" + call[1].lstrip("0123456789") for call in calls[1:])]
     return problem.prompt + connected(steps, language)
+
+
+def chat_line(problem: Problem, rng: random.Random) -> str:
+    """One problem as the tiny model's chat template writes it: half hasty, half of the others in Spanish."""
+    response = reasoning_response(problem, careful=rng.random() < 0.5, language=rng.choice(("en", "es")))
+    return f"<|im_start|>user\n{problem.prompt}<|im_end|><|im_start|>assistant\n{response}<|im_end|>"
 
 
 def general_line(rng: random.Random, helpful: list[Task]) -> str:

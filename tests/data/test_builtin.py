@@ -282,3 +282,17 @@ def test_wrong_settings_are_named(settings, message) -> None:
 )
 def test_a_response_that_is_not_one_thought_then_one_answer_has_no_answer(response: str) -> None:
     assert final_answer(response) is None
+
+
+def test_chat_lines_are_what_the_tiny_models_template_writes() -> None:
+    from jinja2 import Template
+
+    from components.models.tiny import CHAT_TEMPLATE
+
+    line = next(line for line in Builtin(scale=0.02, chat_share=0.5).load(0).pretrain if "<|im_start|>" in line)
+    question, answer = line.split("<|im_end|>")[:2]
+    messages = [
+        {"role": "user", "content": question.removeprefix("<|im_start|>user\n")},
+        {"role": "assistant", "content": answer.removeprefix("<|im_start|>assistant\n")},
+    ]
+    assert Template(CHAT_TEMPLATE).render(messages=messages) == line
