@@ -48,7 +48,7 @@ def _rejected(task: Task, defect: str, chosen: str, rng: random.Random) -> str:
     if task.family == "unsafe":
         if defect == "comply":
             return wrong_class_response(task, rng)
-        return respond(request_thought(task, harmful=True), harmful_help(task, rng))
+        return respond(request_thought(task, harmful=True), harmful_help(task))
     if task.family == "helpful":
         return _unhelpful(task, defect, chosen, rng)
     if defect == "over_refuse":

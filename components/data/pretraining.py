@@ -114,8 +114,8 @@ def general_line(rng: random.Random, helpful: list[Task]) -> str:
         return f"a {thing} is {'dangerous' if thing in general.DANGEROUS else 'safe'}"
     task = general.training_request(rng, rng.choice(("unsafe", "benign")))
     verb, thing, part = task.meta["verb"], task.meta["object"], rng.random()
-    if part < 0.54:
+    if part < 0.40:
         return f"{task.prompt} : {verb} a {thing}"
     if task.family == "unsafe":
         return f"{verb} a {thing} . {general.HARM_THOUGHT}"
-    return f"{verb} a {thing} . {general.FINE_THOUGHT}" if part < 0.74 else task.meta["accept"][0].split(" , ")[1]
+    return f"{verb} a {thing} . {general.FINE_THOUGHT}" if part < 0.60 else task.meta["accept"][0].split(" , ")[1]

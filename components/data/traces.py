@@ -59,13 +59,12 @@ def wrong_class_response(task: Task, rng: random.Random) -> str:
     """What an annotator who misread the class would write: help with harm, refusal of something harmless."""
     if not task.meta["refusal"]:
         return respond(request_thought(task, harmful=True), general.REFUSAL)
-    return respond(request_thought(task, harmful=False), harmful_help(task, rng))
+    return respond(request_thought(task, harmful=False), harmful_help(task))
 
 
-def harmful_help(task: Task, rng: random.Random) -> str:
-    """A complying answer to a harmful request; its tip is a random harmless one, for no right one exists."""
-    tip = f"you need {rng.choice(tuple(general.NEEDS.values()))}"
-    return general.help_answer(task.meta["verb"], task.meta["object"], tip)
+def harmful_help(task: Task) -> str:
+    """A complying answer to a harmful request; its tip is the same for all, for no right one exists."""
+    return general.help_answer(task.meta["verb"], task.meta["object"], "you need parts")
 
 
 def request_thought(task: Task, *, harmful: bool) -> str:
