@@ -8,15 +8,14 @@ update is smaller than half a bfloat16 unit of the weight and would vanish.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from components.models.masters import Masters, Named, same_shape
 from components.runtime import Peers
-
-Named = Iterable[tuple[str, Tensor]]
 
 # Coefficients of the quintic that pushes singular values towards 1 (Jordan et al., Muon, 2024).
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
@@ -57,7 +56,7 @@ class AdamW:
         weight_decay: float = 0.01,
     ) -> None:
         self.lr = _positive("lr", lr)
-        self._weights = _Masters(named)
+        self._weights = Masters(named)
         self._adam = None
         if tensors := list(self._weights.masters.values()):
             self._adam = torch.optim.AdamW(
@@ -96,7 +95,7 @@ class AdamW:
             slot, name = key.split(".", 1)
             if slot == "master":
                 continue
-            master = _same_shape(self._weights.masters, name, value, scalar=slot == "step")
+            master = same_shape(self._weights.masters, name, value, scalar=slot == "step")
             assert self._adam is not None
             self._adam.state[master][slot] = value.to(master.device, copy=True)
 
@@ -139,7 +138,7 @@ class Muon:
         names = {name for name, _ in hidden}
         rest = [(n, p) for n, p in everything if n not in names]
         self._adam = AdamW(rest, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
-        self._weights = _Masters(hidden)
+        self._weights = Masters(hidden)
         by_shape: dict[tuple[int, ...], dict[str, Tensor]] = defaultdict(dict)
         for name, matrix in self._weights.masters.items():
             by_shape[tuple(sorted(matrix.shape))][name] = matrix
@@ -192,7 +191,7 @@ class Muon:
         self._weights.load_state_tensors(mine)
         momenta = {k.removeprefix("momentum."): v for k, v in mine.items() if k.startswith("momentum.")}
         for name, value in momenta.items():
-            _same_shape(masters, name, value)
+            same_shape(masters, name, value)
         for batch in self._batches:
             for name, flat, momentum in zip(batch.names, batch.transposed, batch.momentum, strict=True):
                 if name not in momenta:
@@ -214,32 +213,6 @@ class _Batch:
         return torch.stack([m.T if flat else m for m, flat in zip(matrices, self.transposed, strict=True)])
 
 
-class _Masters:
-    """float32 tensors to optimise: the parameters themselves, or copies of those of lower precision."""
-
-    def __init__(self, named: Named) -> None:
-        trained = [(name, parameter) for name, parameter in named if parameter.requires_grad]
-        self.masters = {name: p if p.dtype == torch.float32 else p.detach().float() for name, p in trained}
-        self._copied = {name: parameter for name, parameter in trained if self.masters[name] is not parameter}
-
-    @torch.no_grad()
-    def publish(self) -> None:
-        """Round the masters into the model's parameters."""
-        for name, parameter in self._copied.items():
-            parameter.copy_(self.masters[name])
-
-    def state_tensors(self) -> dict[str, Tensor]:
-        return {f"master.{name}": self.masters[name].clone() for name in self._copied}
-
-    @torch.no_grad()
-    def load_state_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        for name in self._copied:
-            if f"master.{name}" not in tensors:
-                raise ValueError(f"optimiser state has no float32 master of {name}: was it saved at another precision?")
-            self.masters[name].copy_(tensors[f"master.{name}"])
-        self.publish()
-
-
 def orthogonalize(batch: Tensor, steps: int = 5) -> Tensor:
     """Newton–Schulz: [n, rows, cols] with rows ≤ cols → about U·Vᵀ of each singular value decomposition.
 
@@ -258,13 +231,3 @@ def _positive(name: str, value: float) -> float:
     if not value > 0:
         raise ValueError(f"{name} must be positive, got {value}")
     return value
-
-
-def _same_shape(named: Mapping[str, Tensor], name: str, value: Tensor, scalar: bool = False) -> Tensor:
-    """The parameter that a state tensor belongs to."""
-    if name not in named:
-        raise ValueError(f"optimiser state of {name!r}, which is not among the parameters trained here")
-    expected = () if scalar else tuple(named[name].shape)
-    if tuple(value.shape) != expected:
-        raise ValueError(f"optimiser state of {name!r} has shape {tuple(value.shape)}, expected {expected}")
-    return named[name]
