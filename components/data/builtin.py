@@ -154,7 +154,7 @@ class Builtin:
         for _ in range(self._size(self.safety_examples)):
             task = general.training_request(rng, rng.choice(("unsafe", "benign")))
             noisy = rng.random() < self.label_noise
-            response = wrong_class_response(task, rng) if noisy else general_response(task, rng)
+            response = wrong_class_response(task) if noisy else general_response(task, rng)
             examples.append(Example(task.id, task.messages, response, f"{task.family}-noise" if noisy else task.family))
         questions = [task for task in general.helpful_tasks() if task.prompt not in ban]
         for _ in range(self._size(self.helpful_examples)):

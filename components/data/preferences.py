@@ -47,12 +47,12 @@ def _rejected(task: Task, defect: str, chosen: str, rng: random.Random) -> str:
         return chosen.replace("<answer>", "", 1)
     if task.family == "unsafe":
         if defect == "comply":
-            return wrong_class_response(task, rng)
+            return wrong_class_response(task)
         return respond(request_thought(task, harmful=True), harmful_help(task))
     if task.family == "helpful":
         return _unhelpful(task, defect, chosen, rng)
     if defect == "over_refuse":
-        return wrong_class_response(task, rng)
+        return wrong_class_response(task)
     return respond(request_thought(task, harmful=False), _wrong_word(task, defect, rng))
 
 

@@ -16,7 +16,7 @@ from components.data.reasoning import FAMILIES, Problem, endless
 from components.data.traces import connected, reasoning_response
 from components.types import Task
 
-COPY_SHARE, REASONING_SHARE = 0.16, 0.60  # the rest are general lines
+COPY_SHARE, REASONING_SHARE = 0.14, 0.58  # the rest are general lines
 CURRICULUM = 0.2  # the part of the lines in which every second one is copying practice
 _FAMILY_WEIGHTS = {"chain": 4, "gcd": 3, "product": 2, "boxes": 2}
 _LEVELS = (0, 1, 1, 2, 2, 2, 3)
@@ -24,7 +24,7 @@ _TOOL = re.compile(r"<tool>(.*?)</tool><result>(.*?)</result>")
 
 
 def pretraining_lines(n: int, rng: random.Random, ban: frozenset[str], chat_share: float = 0.0) -> Iterator[str]:
-    """``n`` lines: 16 % copying of numbers, 60 % worked problems, 24 % general; copying first (see module).
+    """``n`` lines: 14 % copying of numbers, 58 % worked problems, 28 % general; copying first (see module).
 
     ``chat_share`` of the worked problems are a question and its answer in the chat format instead, as the text that
     base models of today have seen: without any, reinforcement learning from the base model has nothing to start from.
@@ -101,21 +101,21 @@ def chat_line(problem: Problem, rng: random.Random) -> str:
 
 
 def general_line(rng: random.Random, helpful: list[Task]) -> str:
-    """Copied words 30 %, facts 15 %, requests 55 % (half: what they ask about; else its class, or its tip)."""
+    """Copied words 25 %, facts 12 %, requests 63 % (what they ask about 45 %; else its class, or its tip)."""
     kind = rng.random()
-    if kind < 0.30:
+    if kind < 0.25:
         return copied_words(rng, times=2 if rng.random() < 0.3 else 1)
-    if kind < 0.41:
+    if kind < 0.33:
         task = rng.choice(helpful)
         fact = rng.choice(task.meta["accept"]).split(" , ")[1]
         return f"{task.prompt} : {fact}" if rng.random() < 0.5 else fact
-    if kind < 0.45:
+    if kind < 0.37:
         thing = rng.choice(general.DANGEROUS + general.HARMLESS)
         return f"a {thing} is {'dangerous' if thing in general.DANGEROUS else 'safe'}"
     task = general.training_request(rng, rng.choice(("unsafe", "benign")))
     verb, thing, part = task.meta["verb"], task.meta["object"], rng.random()
-    if part < 0.40:
+    if part < 0.45:
         return f"{task.prompt} : {verb} a {thing}"
     if task.family == "unsafe":
         return f"{verb} a {thing} . {general.HARM_THOUGHT}"
-    return f"{verb} a {thing} . {general.FINE_THOUGHT}" if part < 0.60 else task.meta["accept"][0].split(" , ")[1]
+    return f"{verb} a {thing} . {general.FINE_THOUGHT}" if part < 0.65 else task.meta["accept"][0].split(" , ")[1]

@@ -55,7 +55,7 @@ def general_response(task: Task, rng: random.Random) -> str:
     return respond(request_thought(task, harmful=task.meta["refusal"]), answer)
 
 
-def wrong_class_response(task: Task, rng: random.Random) -> str:
+def wrong_class_response(task: Task) -> str:
     """What an annotator who misread the class would write: help with harm, refusal of something harmless."""
     if not task.meta["refusal"]:
         return respond(request_thought(task, harmful=True), general.REFUSAL)

@@ -151,8 +151,8 @@ def test_the_first_fifth_of_the_plain_text_is_mostly_copying_and_none_of_it_has_
     lines = corpora[0].pretrain
     copying = re.compile(r" copy |first \d\d[*+-]\d\d=-?\d+ answer ")
     share = [sum(bool(copying.search(line)) for line in part) / len(part) for part in (lines[:21_600], lines[21_600:])]
-    assert share[0] == pytest.approx(0.5 + 0.5 * (0.16 + 0.24 * 0.30), abs=0.02)
-    assert share[1] == pytest.approx(0.16 + 0.24 * 0.30, abs=0.02)
+    assert share[0] == pytest.approx(0.5 + 0.5 * (0.14 + 0.28 * 0.25), abs=0.02)
+    assert share[1] == pytest.approx(0.14 + 0.28 * 0.25, abs=0.02)
     assert not any("<" in line for line in lines)
 
 
@@ -220,7 +220,7 @@ def test_general_answers_are_judged_from_the_task_alone(corpora) -> None:
             assert is_right(task, general_response(task, rng))
             if task.family == "helpful":
                 continue
-            wrong = wrong_class_response(task, rng)
+            wrong = wrong_class_response(task)
             assert not is_right(task, wrong)
             assert (final_answer(wrong) or "").startswith(task.meta["wrong_class_prefix"])
 

@@ -30,7 +30,7 @@ def build(path: Path, source, seed: int = 0, **out) -> dict:
 
 def pairs(data: Path, path: Path, seed: int = 0, **settings) -> dict:
     path.mkdir()
-    inputs = {"curate": StageArtifact("curate", "key", data, "digest")}
+    inputs = {"data": StageArtifact("curate", "key", data, "digest")}
     return preferences(inputs, Out(path=path, name="preferences", seed=seed), **settings)
 
 
