@@ -116,11 +116,16 @@ def test_in_process_errors_read_like_those_of_a_worker(store: ArtifactStore):
 
 def test_a_stop_lets_all_ranks_finish_their_step_and_the_next_launch_goes_on_there(store: ArtifactStore):
     stop, launcher = Stop(), Torchrun(processes=2)
-    threading.Timer(1.0, stop.request).start()
-    with pytest.raises(Interrupted):
-        launch(launcher, "steps", store, stop=stop, n=1000)
+    spec = StageSpec("toy", f"{TOYS}.steps", settings={"n": 1000})
+
+    def stop_at_step_3(event: dict[str, Any]) -> None:
+        if event["event"] == "progress" and event["done"] == 3:
+            stop.request()
+
+    with store.claim("toy", "key") as claim, pytest.raises(Interrupted):
+        launcher(spec, {}, claim, Context(stop_at_step_3, stop, ALLOW))
     at = int((store.draft_path("toy", "key") / "checkpoints" / "cursor").read_text())
-    assert 0 < at < 1000
+    assert 3 <= at < 1000
     metrics, _ = launch(launcher, "steps", store, n=at + 2)
     assert metrics == {"done": at + 2, "began": at}
 
