@@ -24,7 +24,7 @@ from flows.launch.torchrun import Torchrun, warm_up
 from flows.signals import Stop
 from flows.stage import StageSpec
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 TOYS = "tests.flows.toy_stages_c"
 ALLOW = ("components", TOYS)
 ROOT = Path(__file__).parents[2]
@@ -191,7 +191,7 @@ def test_kill_9_of_the_driver_ends_its_workers_and_frees_the_lock(store: Artifac
     script.write_text(_DRIVER)
     command = [sys.executable, str(script), str(store.root), str(file), mood]
     driver = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
-    assert wait_until(file.exists, 40)
+    assert wait_until(file.exists, 120)
     workers = json.loads(file.read_text())
     assert not any(gone(pid) for pid in workers)
     driver.kill()
