@@ -24,7 +24,7 @@ from flows.launch.torchrun import Torchrun, warm_up
 from flows.signals import Stop
 from flows.stage import StageSpec
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 TOYS = "tests.flows.toy_stages_c"
 ALLOW = ("components", TOYS)
 ROOT = Path(__file__).parents[2]
@@ -116,11 +116,16 @@ def test_in_process_errors_read_like_those_of_a_worker(store: ArtifactStore):
 
 def test_a_stop_lets_all_ranks_finish_their_step_and_the_next_launch_goes_on_there(store: ArtifactStore):
     stop, launcher = Stop(), Torchrun(processes=2)
-    threading.Timer(1.0, stop.request).start()
-    with pytest.raises(Interrupted):
-        launch(launcher, "steps", store, stop=stop, n=1000)
+    spec = StageSpec("toy", f"{TOYS}.steps", settings={"n": 1000})
+
+    def stop_at_step_3(event: dict[str, Any]) -> None:
+        if event["event"] == "progress" and event["done"] == 3:
+            stop.request()
+
+    with store.claim("toy", "key") as claim, pytest.raises(Interrupted):
+        launcher(spec, {}, claim, Context(stop_at_step_3, stop, ALLOW))
     at = int((store.draft_path("toy", "key") / "checkpoints" / "cursor").read_text())
-    assert 0 < at < 1000
+    assert 3 <= at < 1000
     metrics, _ = launch(launcher, "steps", store, n=at + 2)
     assert metrics == {"done": at + 2, "began": at}
 
@@ -186,7 +191,7 @@ def test_kill_9_of_the_driver_ends_its_workers_and_frees_the_lock(store: Artifac
     script.write_text(_DRIVER)
     command = [sys.executable, str(script), str(store.root), str(file), mood]
     driver = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
-    assert wait_until(file.exists, 40)
+    assert wait_until(file.exists, 120)
     workers = json.loads(file.read_text())
     assert not any(gone(pid) for pid in workers)
     driver.kill()

@@ -19,7 +19,7 @@ from flows.pipeline import Driver, RunResult, Slots
 from flows.signals import Stop
 from flows.stage import StageSpec, run_stage
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 TOYS = "tests.flows.toy_stages_c"
 IN_PROCESS = {"_target_": "flows.launch.inprocess.InProcess"}
 ONE = {"_target_": "flows.launch.torchrun.Torchrun", "processes": 1}
