@@ -41,7 +41,7 @@ def base_model(
     written as it is.
 
     Args:
-        model: a source with ``build(lines, seed) -> (model, tokenizer)`` and ``needs_pretraining``.
+        model: a source with ``build(lines, seed, say=…) -> (model, tokenizer)`` and ``needs_pretraining``.
         optimizer: ``(named_parameters, lr=…)`` → optimiser.
         batch_size: rows per step, over all processes.
 
@@ -49,7 +49,7 @@ def base_model(
         ValueError: not even one batch of text.
     """
     lines = (inputs["data"].path / "pretrain.txt").read_text().splitlines() if model.needs_pretraining else []
-    network, tokenizer = model.build(lines, out.seed)
+    network, tokenizer = model.build(lines, out.seed, say=out.say)
     metrics = {"parameters": float(sum(p.numel() for p in network.parameters()))}
     if model.needs_pretraining:
         rows = pack(tokenizer, lines, context + 1)

@@ -15,7 +15,6 @@ from time import perf_counter
 from typing import Any
 
 from components.artifacts import read_json, write_json
-from components.curriculum.dynamic import keep_informative
 from components.losses.policy import Algorithm
 from components.models.checkpoint import load_latest, save_checkpoint
 from components.models.decoder import make_decoder
@@ -26,8 +25,9 @@ from components.rng import stream
 from components.rollout.record import rows, write_rows
 from components.rollout.sampling import Sampling
 from components.runtime import Inputs, Out
+from components.stages.rl_rounds import Rounds, measure
 from components.stages.rl_update import Updater
-from components.stages.shared import Policy, load_policy, mean, read_tasks
+from components.stages.shared import Policy, load_policy, read_tasks
 from components.types import Group, Task
 
 
@@ -101,7 +101,7 @@ def rl(
     )
     run = _Run(out, policy, reference, updater, _curricula(inputs, curriculum, quotas), dict(quotas), steps)
     sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature)
-    rounds = _Rounds(run, reward, sampling, environment, group_size, max_failed)
+    rounds = Rounds(run, reward, sampling, environment, group_size, max_failed)
     for step in range(run.restore(), steps):
         began = perf_counter()
         sampled, used = rounds(step)
@@ -169,7 +169,7 @@ class _Run:
         seconds: Mapping[str, float],
     ) -> None:
         """Metrics of the step; its rollouts are kept for the next checkpoint."""
-        self.last = {**_measure(sampled), "groups_used": float(len(used)), **figures}
+        self.last = {**measure(sampled), "groups_used": float(len(used)), **figures}
         tokens = sum(len(r.tokens) for group in sampled for r in group.rollouts)
         self.records += rows(sampled, step + 1) if self.out.peers.is_main else []
         self.out.log(step + 1, {**self.last, **{f"seconds_{name}": value for name, value in seconds.items()}})
@@ -212,60 +212,6 @@ class _Run:
         return {"steps": float(self.steps), **self.last}
 
 
-@dataclass
-class _Rounds:
-    """Sampling and scoring of one step: one round, or with dynamic sampling as many as fill the batch."""
-
-    run: _Run
-    reward: Any
-    sampling: Sampling
-    environment: Any
-    group_size: int
-    max_failed: float
-
-    def __call__(self, step: int) -> tuple[list[Group], list[Group]]:
-        """(all groups sampled, the groups to train on), the same on every rank."""
-        wanted, extra = sum(self.run.quotas.values()), self.run.updater.algorithm.dynamic_sampling
-        sampled: list[Group] = []
-        used: list[Group] = []
-        for number in range(1 + extra):
-            groups = self._round(step, number)
-            self.run.observe(groups)
-            sampled += groups
-            used += keep_informative(groups)[0] if extra else groups
-            if len(used) >= wanted:
-                break
-        if len(used) < wanted:
-            self.run.out.say(f"step {step + 1}: {len(used)} of {wanted} groups have signal after {1 + extra} rounds")
-        return sampled, used[:wanted]
-
-    def _round(self, step: int, number: int) -> list[Group]:
-        run, peers = self.run, self.run.out.peers
-        address = (run.out.seed, run.out.name, step, number)
-        tasks = peers.shard(run.draw(address))
-        rollouts = run.policy.sample(tasks, self.group_size, self.sampling, self.environment, address, step)
-        pairs = [(task, rollout) for task, group in zip(tasks, rollouts, strict=True) for rollout in group]
-        scores = self.reward.score(pairs, step / run.steps)
-        size = self.group_size
-        groups = [
-            Group(task, tuple(group), tuple(scores[i * size : (i + 1) * size]))
-            for i, (task, group) in enumerate(zip(tasks, rollouts, strict=True))
-        ]
-        everyone = peers.unshard(groups)
-        self._check_failures(step, everyone)
-        return everyone
-
-    def _check_failures(self, step: int, groups: Sequence[Group]) -> None:
-        scores = [(group.task.id, score) for group in groups for score in group.scores]
-        failed = [(task_id, score.reason) for task_id, score in scores if score.outcome == "failed"]
-        if len(failed) > self.max_failed * len(scores):
-            task_id, reason = failed[0]
-            raise RuntimeError(
-                f"{self.run.out.name} step {step + 1}: the reward failed on {len(failed)} of {len(scores)} rollouts, "
-                f"more than max_failed={self.max_failed:g} allows. First: task {task_id}: {reason}"
-            )
-
-
 def _curricula(inputs: Inputs, curriculum: Any, quotas: Mapping[str, int]) -> dict[str, Any]:
     """One curriculum per quota, started from the profile's pass rates where there is a profile."""
     profile = read_json(inputs["profile"].path / "profile.json") if "profile" in inputs else {}
@@ -280,23 +226,3 @@ def _curricula(inputs: Inputs, curriculum: Any, quotas: Mapping[str, int]) -> di
         curricula[name] = copy.deepcopy(curriculum)
         curricula[name].start(mine, {cell: rates[cell] for cell in {task.cell for task in mine} & rates.keys()})
     return curricula
-
-
-def _measure(groups: Sequence[Group]) -> dict[str, float]:
-    """Means over the step's rollouts: reward, every term, length, share cut off, groups with signal."""
-    scored = [(r, s) for g in groups for r, s in zip(g.rollouts, g.scores, strict=True) if s.outcome == "scored"]
-    names = sorted({name for _, s in scored for name in s.terms})
-    spread = [max(t) - min(t) > 1e-6 for g in groups if (t := [s.total for s in g.scores if s.outcome == "scored"])]
-    by_family = {g.task.family for g in groups}
-    return {
-        "reward": mean([s.total for _, s in scored]),
-        **{name: mean([s.terms[name] for _, s in scored if name in s.terms]) for name in names},
-        "length": mean([float(len(r.tokens)) for r, _ in scored]),
-        "truncated": mean([float(r.finish == "length") for r, _ in scored]),
-        "failed": 1.0 - len(scored) / max(1, sum(len(g.rollouts) for g in groups)),
-        "signal": mean([float(s) for s in spread]),
-        **{
-            f"reward/{family}": mean([s.total for g in groups if g.task.family == family for s in g.scores])
-            for family in sorted(by_family)
-        },
-    }
