@@ -180,6 +180,58 @@ def test_a_check_that_needs_its_module_is_imported_with_it(tmp_path, monkeypatch
     assert "own" in sys.modules
 
 
+@pytest.mark.parametrize(
+    ("overrides", "key", "reason"),
+    [
+        (["algorithm=gspo", "algorithm.surrogate.eps_low=0.2"], "algorithm.surrogate", "never clips"),
+        (
+            ["algorithm=gspo", "algorithm.aggregate._target_=components.losses.aggregate.token_mean"],
+            "algorithm.aggregate",
+            "weighs a rollout by its length",
+        ),
+        (["algorithm=cispo", "algorithm.surrogate.cap=0.2"], "algorithm.surrogate", "only shrinks every weight"),
+        (["algorithm=dapo", "algorithm.ref_refresh_every=400"], "algorithm.ref_refresh_every", "no reference"),
+        (["algorithm=rloo", "algorithm.kl.estimator=k3"], "algorithm.kl", "Fix: use k1"),
+        # a default that the yaml does not spell out
+        (
+            ["algorithm=gspo", "only={rl_1: {algorithm: {surrogate: {_target_: components.losses.surrogate.clip, "
+             "_partial_: true, dual: null}}}}"],
+            "rl_1 algorithm.surrogate",
+            "eps_low=0.2, eps_high=0.2 with ratio sequence",
+        ),
+    ],
+)  # fmt: skip
+def test_an_algorithm_that_cannot_work_is_refused_with_the_reason(overrides, key, reason):
+    with pytest.raises(BadInput) as error:
+        check(None, *overrides)
+    [line] = str(error.value).splitlines()
+    assert key in line
+    assert reason in line
+    assert "Fix: " in line
+
+
+def test_refusing_an_algorithm_imports_no_torch():
+    code = (
+        "import sys; from flows.cli import main\n"
+        "code = main(['plan', 'algorithm=gspo', 'algorithm.surrogate.eps_low=0.2', 'artifacts=/tmp'])\n"
+        "print(code, [m for m in ('torch', 'components.losses.policy') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "2 []", done.stderr
+    assert "never clips. Fix: use eps_low 3e-4" in done.stderr
+
+
+def test_a_module_is_cheap_only_if_everything_it_imports_is(monkeypatch):
+    from flows.checks import _is_cheap_module
+
+    assert _is_cheap_module("components.losses.compatibility")
+    assert _is_cheap_module("components.types")
+    assert not _is_cheap_module("components.losses.policy")
+    assert not _is_cheap_module("components.losses.terms")  # torch under another name of ours
+    assert not _is_cheap_module("numpy")
+    assert not _is_cheap_module("components.nowhere")
+
+
 def test_a_stage_check_may_look_at_the_inputs(tmp_path, monkeypatch):
     from flows.checks import component_problems
 
