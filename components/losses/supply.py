@@ -17,6 +17,12 @@ def required(function: Callable[..., Any]) -> list[str]:
     return [name for name, p in parameters(function).items() if p.default is p.empty and p.kind not in variadic]
 
 
+def setting(function: Callable[..., Any], name: str, default: Any) -> Any:
+    """What a partial, or the function itself, gives a keyword; ``default`` if it has no such keyword."""
+    found = parameters(function).get(name)
+    return default if found is None or found.default is found.empty else found.default
+
+
 def call(function: Callable[..., Tensor], available: Mapping[str, Any]) -> Tensor:
     """Call with those of the available arguments that the signature names.
 

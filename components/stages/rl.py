@@ -1,4 +1,4 @@
-"""Stage: reinforcement learning with a GRPO-family algorithm – the first round, and the second over all scenarios.
+"""Stage: reinforcement learning with any `Algorithm` – the first round, and the second over all scenarios.
 
 One step: draw prompts → sample G rollouts each → score → group rules → advantages → minibatches → optimiser steps →
 curriculum observes → checkpoint. Every draw is addressed by (seed, stage, step, item), so that a run that was stopped
@@ -25,6 +25,7 @@ from components.rng import stream
 from components.rollout.record import rows, write_rows
 from components.rollout.sampling import Sampling
 from components.runtime import Inputs, Out
+from components.stages.rl_critic import CriticSetup, make_critic
 from components.stages.rl_rounds import Rounds, measure
 from components.stages.rl_update import Updater
 from components.stages.shared import Policy, load_policy, read_tasks
@@ -43,6 +44,7 @@ def rl(
     optimizer: Callable[..., Any],
     steps: int,
     quotas: Mapping[str, int],
+    critic: CriticSetup | None = None,
     group_size: int = 8,
     lr: float = 3e-4,
     lr_floor: float = 0.2,
@@ -61,8 +63,10 @@ def rl(
         reward: object with ``score(pairs, progress) -> list[Score]``.
         curriculum: draws prompts; each quota has its own copy.
         optimizer: ``(named_parameters, lr=…)`` → optimiser.
+        steps: of the policy; the critic's warm-up, if the algorithm has one, comes before them.
         quotas: prompts per step by task kind or family, e.g. ``{reasoning: 12, unsafe: 8}``; a step samples
             Σ quotas × group_size rollouts.
+        critic: network and learning rate of the critic, where the algorithm has one.
         beta: KL coefficient against the starting policy, where the algorithm has a KL term without its own.
         minibatches: optimiser steps per rollout batch; the second and later ones are off-policy, hence the ratio.
         micro_batch_tokens: padded tokens per backward pass; does not change results beyond rounding.
@@ -83,8 +87,10 @@ def rl(
     policy = load_policy(inputs, engine)
     network = policy.model
     reference = copy.deepcopy(network).requires_grad_(False) if algorithm.needs_reference(beta) else None
-    schedule = partial(linear, total=steps * minibatches, warmup=warmup, floor=lr_floor)
-    learner = Learner(network.named_parameters(), optimizer(network.named_parameters(), lr=lr), schedule, out.peers)
+    total = algorithm.critic_warmup + steps
+    schedule = partial(linear, warmup=warmup, floor=lr_floor)
+    trained = optimizer(network.named_parameters(), lr=lr)
+    learner = Learner(network.named_parameters(), trained, partial(schedule, total=steps * minibatches), out.peers)
     updater = Updater(
         algorithm=algorithm,
         decoder=policy.decoder,
@@ -97,23 +103,34 @@ def rl(
         max_length=max_new_tokens,
         micro_batch_tokens=micro_batch_tokens,
         pad=policy.tokenizer.pad_token_id,
+        critic=make_critic(
+            algorithm,
+            critic or CriticSetup(),
+            policy,
+            out,
+            optimizer=optimizer,
+            lr=lr,
+            schedule=partial(schedule, total=total * minibatches),
+            micro_batch_tokens=micro_batch_tokens,
+        ),
         state=algorithm.initial_state(),
     )
     run = _Run(out, policy, reference, updater, _curricula(inputs, curriculum, quotas), dict(quotas), steps)
     sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature)
     rounds = Rounds(run, reward, sampling, environment, group_size, max_failed)
-    for step in range(run.restore(), steps):
+    for step in range(run.restore(), total):
         began = perf_counter()
         sampled, used = rounds(step)
         between = perf_counter()
-        figures = updater(out.peers.shard(used), len(used)) if len(used) >= out.peers.world_size else {}
+        enough, policy_too = len(used) >= out.peers.world_size, step >= algorithm.critic_warmup
+        figures = updater(out.peers.shard(used), len(used), policy=policy_too) if enough else {}
         policy.engine.load(network.state_dict())
-        run.refresh_reference(step + 1)
+        run.refresh_reference(run.updates(step + 1))
         run.log(step, sampled, used, figures, {"rollout": between - began, "update": perf_counter() - between})
         stopping = out.should_stop()
-        if stopping or (step + 1) % checkpoint_every == 0 or step + 1 == steps:
+        if stopping or (step + 1) % checkpoint_every == 0 or step + 1 == total:
             run.save(step + 1)
-        if stopping and step + 1 < steps:
+        if stopping and step + 1 < total:
             out.raise_if_stopping()
     return run.close()
 
@@ -121,11 +138,6 @@ def rl(
 def rl_check(settings: Mapping[str, Any]) -> list[str]:
     """What preflight can say of the settings before anything is loaded."""
     problems = []
-    advantage = settings.get("algorithm", {}).get("advantage", {}).get("_target_", "")
-    if advantage.endswith(".gae"):
-        problems.append(
-            "algorithm: its advantage needs a critic, which this stage does not train. Fix: choose grpo or dapo"
-        )
     if not settings.get("quotas") or any(n < 1 for n in settings["quotas"].values()):
         problems.append(f"quotas: needs at least one prompt of each kind (got {settings.get('quotas')})")
     return problems
@@ -144,6 +156,10 @@ class _Run:
     steps: int
     records: list[dict[str, Any]] = field(default_factory=list)
     last: dict[str, float] = field(default_factory=dict)
+
+    def updates(self, step: int) -> int:
+        """Steps of the policy among the first ``step`` steps."""
+        return max(0, step - self.updater.algorithm.critic_warmup)
 
     def draw(self, address: tuple[int | str, ...]) -> list[Task]:
         """The prompts of one round, families spread evenly over processes and minibatches."""
@@ -174,10 +190,11 @@ class _Run:
         self.records += rows(sampled, step + 1) if self.out.peers.is_main else []
         self.out.log(step + 1, {**self.last, **{f"seconds_{name}": value for name, value in seconds.items()}})
         shown = {name: self.last[name] for name in ("reward", "accuracy") if name in self.last}
-        self.out.progress(step + 1, self.steps, **shown, tokens_per_s=tokens / max(1e-9, sum(seconds.values())))
+        total = self.updater.algorithm.critic_warmup + self.steps
+        self.out.progress(step + 1, total, **shown, tokens_per_s=tokens / max(1e-9, sum(seconds.values())))
 
     def save(self, step: int) -> None:
-        """One checkpoint: weights, optimiser, reference, curricula; the rollouts since the last one first."""
+        """One checkpoint: weights, optimisers, reference, curricula; the rollouts since the last one first."""
         if self.records:
             write_rows(self.out.path / "rollouts" / f"step-{step:06d}.parquet", self.records)
         self.records.clear()
@@ -187,6 +204,9 @@ class _Run:
             models["reference"] = self.reference.state_dict()
         curricula = {name: curriculum.state() for name, curriculum in self.curricula.items()}
         rest = {"learner": state, "curricula": curricula, "algorithm": self.updater.state, "last": self.last}
+        if (critic := self.updater.critic) is not None:
+            tensors, rest["critic"] = critic.state()
+            models |= tensors
         save_checkpoint(self.out, step, models, rest)
 
     def restore(self) -> int:
@@ -197,6 +217,8 @@ class _Run:
         self.policy.engine.load(self.policy.model.state_dict())
         self.updater.learner.load_state(saved.tensors["learner"], saved.state["learner"])
         self.updater.state = saved.state["algorithm"]
+        if self.updater.critic is not None:
+            self.updater.critic.load_state(saved.tensors, saved.state["critic"])
         if "reference" in saved.tensors:
             self.reference.load_state_dict(saved.tensors["reference"])
         for name, curriculum in self.curricula.items():

@@ -43,9 +43,10 @@ class Rounds:
         run, peers = self.run, self.run.out.peers
         address = (run.out.seed, run.out.name, step, number)
         tasks = peers.shard(run.draw(address))
-        rollouts = run.policy.sample(tasks, self.group_size, self.sampling, self.environment, address, step)
+        updates = run.updates(step)
+        rollouts = run.policy.sample(tasks, self.group_size, self.sampling, self.environment, address, updates)
         pairs = [(task, rollout) for task, group in zip(tasks, rollouts, strict=True) for rollout in group]
-        scores = self.reward.score(pairs, step / run.steps)
+        scores = self.reward.score(pairs, updates / run.steps)
         size = self.group_size
         groups = [
             Group(task, tuple(group), tuple(scores[i * size : (i + 1) * size]))
