@@ -66,7 +66,8 @@ def run(overrides: Sequence[str], config_dir: Path | None = None, *, quiet: bool
 
     os.environ[ALLOW_VARIABLE] = " ".join(prepared.allow)
     _quiet_libraries()
-    if any(not (prepared.artifacts / "cache" / spec.name).is_dir() for spec in prepared.specs):
+    new = [spec for spec in prepared.specs if not (prepared.artifacts / "cache" / spec.name).is_dir()]
+    if any("torchrun" in str(spec.launcher.get("_target_")) for spec in new):
         warm_up()  # something has to be built: torch is loaded while the trackers start
     record = RunRecord.start(prepared.artifacts, prepared.config, prepared.specs, sweep)
     store = ArtifactStore(prepared.artifacts / "cache", run=record.id)
