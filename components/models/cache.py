@@ -21,6 +21,7 @@ from components.models.projections import linear_parts, pair_rows
 
 _ALIGN = 16
 _NARROWEST = 32
+_PREFILL_TOKENS = 16384
 _RUN_COST = 1000
 _ROOM = 64
 
@@ -78,7 +79,7 @@ class LeanCache:
         if total > rows or used + _ALIGN > width:
             width = max(width, _aligned(used + max(_ROOM, used // 2)))
             self._capacity = max(rows, total), width
-        block = self._prefill(prompts) if longest else [()] * len(self._layers)
+        block = self._prefill(prompts, _aligned(longest)) if longest else [()] * len(self._layers)
         still = len(keep) == len(self._start) and used == self._next
         for i, fresh in enumerate(block):
             for j, store in enumerate((self._keys, self._values)):
@@ -124,9 +125,15 @@ class LeanCache:
         self._next += 1
         return torch.mm(self._norm(x, self._gain), self._head).float()
 
-    def _prefill(self, prompts: Sequence[Sequence[int]]) -> list[tuple[Tensor, Tensor]]:
-        """Keys and values [prompts, K, width, D] per layer, prompts aligned at the right."""
-        width = _aligned(max(map(len, prompts)))
+    def _prefill(self, prompts: Sequence[Sequence[int]], width: int) -> list[tuple[Tensor, Tensor]]:
+        """Keys and values [prompts, K, width, D] per layer, prompts aligned at the right; bounded memory in between."""
+        most = max(1, _PREFILL_TOKENS // width)
+        parts = [self._prefill_at_once(prompts[i : i + most], width) for i in range(0, len(prompts), most)]
+        return [
+            (torch.cat([p[i][0] for p in parts]), torch.cat([p[i][1] for p in parts])) for i in range(len(parts[0]))
+        ]
+
+    def _prefill_at_once(self, prompts: Sequence[Sequence[int]], width: int) -> list[tuple[Tensor, Tensor]]:
         device, count = self._like.device, len(prompts)
         ids = torch.zeros(count, width, dtype=torch.long)
         for i, prompt in enumerate(prompts):
