@@ -125,6 +125,7 @@ class _Run:
         self.queue, self.queued, self.fed = self._new(total + 1, 0), self._new(total + 1), self._new(total + 1)
         self.forcing = False
         self.turns: dict[int, Turn] = {}
+        self.tasks = [request.task for request in requests for _ in request.seeds]
         vocabulary = engine.decoder.head.shape[0]
         self.is_end = self._lookup(engine.eos_ids, vocabulary)
         self.is_stop = self._lookup(handover.candidates if handover else (), vocabulary)
@@ -235,7 +236,7 @@ class _Run:
         tokens = self.tokens[sequence, :written].tolist()
         if not self.handover.stops(tokens[turn.begin :]):
             return otherwise
-        added, done, answered = self.handover.act(self._task(sequence), turn, tokens)
+        added, done, answered = self.handover.act(self.tasks[sequence], turn, tokens)
         if turn.error:
             return _FAILED
         room = self.sampling.max_new_tokens - written
@@ -269,13 +270,6 @@ class _Run:
         self.tokens = torch.cat([self.tokens, self._new(rows, more)], 1)
         self.logp = torch.cat([self.logp, self.logp.new_zeros(rows, more)], 1)
         self.acted = torch.cat([self.acted, self.acted.new_ones(rows, more)], 1)
-
-    def _task(self, sequence: int) -> Any:
-        for request in self.requests:
-            if sequence < len(request.seeds):
-                return request.task
-            sequence -= len(request.seeds)
-        raise IndexError(sequence)
 
     def _results(self) -> list[list[Completion]]:
         tokens, logp, acted = self.tokens.tolist(), self.logp.tolist(), self.acted.tolist()
