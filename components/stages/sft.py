@@ -102,5 +102,6 @@ def example_loss(decoder: Any, examples: Sequence[Encoded], tokens: int, pad: in
         ids[row, :end] = torch.tensor([*example.prompt, *example.tokens])
         mask[row, start:end] = torch.tensor(example.mask)
     trained = mask[:, 1:]
-    logp = token_logprobs(decoder.hidden(ids[:, :-1])[trained], decoder.head, ids[:, 1:][trained])
+    length = mask.new_tensor([min(len(e), width - 1) for e in examples], dtype=torch.long)
+    logp = token_logprobs(decoder.hidden(ids[:, :-1], length)[trained], decoder.head, ids[:, 1:][trained])
     return nll(logp[None], torch.ones_like(logp[None]).bool(), GlobalCounts(len(examples), tokens, 0))
