@@ -104,17 +104,21 @@ def _is_number(value: Any) -> TypeGuard[int | float]:
 
 
 def component_problems(
-    where: str, key: str, target: str, settings: Mapping[str, Any], inputs: Mapping[str, str] | None
+    where: str,
+    key: str,
+    target: str,
+    settings: Mapping[str, Any],
+    inputs: Mapping[str, str] | None,
+    processes: int = 1,
 ) -> list[Problem]:
-    """What the component's own check says of its settings; ``inputs`` is given for stages.
+    """What the component's own check says of its settings; ``inputs`` and ``processes`` are given for stages.
 
     A line ``"lr: too large. Fix: …"`` becomes the problem of key ``lr``; other lines concern the node as a whole.
     """
     check = _check_function(target, is_stage=inputs is not None)
     if check is None:
         return []
-    wants_inputs = len(inspect.signature(check).parameters) > 1
-    lines = check(settings, inputs or {}) if wants_inputs else check(settings)
+    lines = check(*(settings, inputs or {}, processes)[: len(inspect.signature(check).parameters)])
     problems = []
     for line in lines:
         match = re.match(r"([A-Za-z_][\w.]*): (.*)", line, re.DOTALL)

@@ -135,11 +135,15 @@ def rl(
     return run.close()
 
 
-def rl_check(settings: Mapping[str, Any]) -> list[str]:
+def rl_check(settings: Mapping[str, Any], inputs: Mapping[str, str], processes: int) -> list[str]:
     """What preflight can say of the settings before anything is loaded."""
     problems = []
     if not settings.get("quotas") or any(n < 1 for n in settings["quotas"].values()):
         problems.append(f"quotas: needs at least one prompt of each kind (got {settings.get('quotas')})")
+    elif (prompts := sum(settings["quotas"].values())) < processes:
+        problems.append(
+            f"quotas: {prompts} prompts a step for {processes} processes. Fix: raise them or set launcher.processes=1"
+        )
     return problems
 
 
