@@ -18,7 +18,7 @@ from flows.launch import Context
 from flows.launch.torchrun import Torchrun
 from flows.signals import Stop
 from flows.stage import StageSpec, run_stage
-from tests.stages.conftest import base, data  # noqa: F401 – fixtures
+from tests.stages.conftest import base, data, grpo, inputs, rl_settings  # noqa: F401 – fixtures
 
 ALLOW = ("components", "tests.invariants.parts")
 RunStage = Callable[..., StageArtifact]
@@ -39,14 +39,14 @@ def spec(name: str, **settings: Any) -> StageSpec:
 def run(tmp_path: Path) -> RunStage:
     """Runs a stage in N real processes, in a store of its own: how many there are is not part of its key."""
 
-    def run_it(of: StageSpec, parents: Mapping[str, StageArtifact], processes: int) -> StageArtifact:
-        launcher = Torchrun(processes=processes, device="cpu")
+    def run_it(of: StageSpec, parents: Mapping[str, StageArtifact], processes: int, threads: int = 1) -> StageArtifact:
+        launcher = Torchrun(processes=processes, threads=threads, device="cpu")
         context = Context(lambda event: None, Stop(), ALLOW)
-        store = ArtifactStore(tmp_path / f"{processes}-processes")
-        inputs = {name: parents[name] for name in of.inputs}
+        store = ArtifactStore(tmp_path / f"store-{processes}-{threads}")
+        mine = {name: parents[name] for name in of.inputs}
         return run_stage(
             of,
-            inputs,
+            mine,
             store,
             lambda spec, inputs, claim, emit: launcher(spec, inputs, claim, context),
             lambda text: None,

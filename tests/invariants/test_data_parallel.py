@@ -137,9 +137,7 @@ def test_sft_takes_the_same_steps(run: RunStage, parents: Mapping[str, StageArti
 
 
 @pytest.mark.parametrize("batch_size", [9, 1])  # a batch of one row: nothing for the second process
-def test_pretraining_takes_the_same_steps(
-    run: RunStage, parents: Mapping[str, StageArtifact], batch_size: int
-) -> None:
+def test_pretraining_takes_the_same_steps(run: RunStage, parents: Mapping[str, StageArtifact], batch_size: int) -> None:
     stage = spec("base", optimizer=PLAIN, lr=0.3, steps=3, batch_size=batch_size, log_every=1)
     untrained = run(spec("base", optimizer=PLAIN, lr=1e-9, steps=1, batch_size=9), parents, 1)
     one, two = (run(stage, parents, processes) for processes in (1, 2))
