@@ -158,7 +158,7 @@ class _Run:
     curricula: Mapping[str, Any]
     quotas: Mapping[str, int]
     steps: int
-    records: list[dict[str, Any]] = field(default_factory=list)
+    records: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     last: dict[str, float] = field(default_factory=dict)
 
     def updates(self, step: int) -> int:
@@ -191,7 +191,8 @@ class _Run:
         """Metrics of the step; its rollouts are kept for the next checkpoint."""
         self.last = {**measure(sampled), "groups_used": float(len(used)), **figures}
         tokens = sum(len(r.tokens) for group in sampled for r in group.rollouts)
-        self.records += rows(sampled, step + 1) if self.out.peers.is_main else []
+        if self.out.peers.is_main:
+            self.records[step + 1] = rows(sampled, step + 1)
         self.out.log(step + 1, {**self.last, **{f"seconds_{name}": value for name, value in seconds.items()}})
         shown = {name: self.last[name] for name in ("reward", "accuracy") if name in self.last}
         total = self.updater.algorithm.critic_warmup + self.steps
@@ -199,8 +200,8 @@ class _Run:
 
     def save(self, step: int) -> None:
         """One checkpoint: weights, optimisers, reference, curricula; the rollouts since the last one first."""
-        if self.records:
-            write_rows(self.out.path / "rollouts" / f"step-{step:06d}.parquet", self.records)
+        for number, kept in self.records.items():  # a file a step: the same files wherever checkpoints and stops fell
+            write_rows(self.out.path / "rollouts" / f"step-{number:06d}.parquet", kept)
         self.records.clear()
         tensors, state = self.updater.learner.state()
         models = {"model": self.policy.model.state_dict(), "learner": tensors}

@@ -94,7 +94,9 @@ def _examples(
 
 def example_loss(decoder: Any, examples: Sequence[Encoded], tokens: int, pad: int) -> Tensor:
     """Σ -log π(trained tokens) / ``tokens`` of right-padded examples; ``tokens`` counts those of the whole batch."""
-    width = max((len(e.prompt) + len(e.tokens) for e in examples), default=1)
+    if not examples:  # the last batch of an epoch may have fewer examples than there are processes
+        return torch.zeros(())
+    width = max(len(e.prompt) + len(e.tokens) for e in examples)
     ids = torch.full((len(examples), width), pad, dtype=torch.long)
     mask = torch.zeros(len(examples), width, dtype=torch.bool)
     for row, example in enumerate(examples):
