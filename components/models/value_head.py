@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from components.models.decoder import make_decoder
@@ -40,10 +40,16 @@ class ValueModel(nn.Module):
         prompt_len: Int[Tensor, " B"],
         ids: Int[Tensor, "M C"],
         group: Int[Tensor, " M"],
+        mask: Bool[Tensor, "M C"],
+        length: Int[Tensor, " M"] | None = None,
     ) -> Float[Tensor, "M C"]:
-        """Value of the state before each token of ``ids``; arguments as in `Decoder.hidden_shared`. Differentiable."""
-        states = self._decoder.hidden_shared(prompt_ids, prompt_len, ids, group)
-        return self.head(states.float()).squeeze(-1)
+        """Value of the state before each token of ``ids``, 0 outside the mask; differentiable.
+
+        Arguments as in `Decoder.hidden_shared`.
+        """
+        states = self._decoder.hidden_shared(prompt_ids, prompt_len, ids, group, length)
+        value = self.head(states[mask].float()).squeeze(-1)
+        return torch.zeros(ids.shape, device=value.device).masked_scatter(mask, value)
 
     def trained_state(self) -> dict[str, Tensor]:
         """The parameters that training changes: all that a checkpoint needs."""

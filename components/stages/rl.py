@@ -14,7 +14,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-from components.artifacts import read_json, write_json
+from components.artifacts import write_json
 from components.losses.policy import Algorithm
 from components.models.checkpoint import load_latest, save_checkpoint
 from components.models.decoder import make_decoder
@@ -26,9 +26,9 @@ from components.rollout.record import rows, write_rows
 from components.rollout.sampling import Sampling
 from components.runtime import Inputs, Out
 from components.stages.rl_critic import CriticSetup, make_critic
-from components.stages.rl_rounds import Rounds, measure
+from components.stages.rl_rounds import Rounds, measure, start_curricula
 from components.stages.rl_update import Updater
-from components.stages.shared import Policy, load_policy, read_tasks
+from components.stages.shared import Policy, load_policy
 from components.types import Group, Task
 
 
@@ -115,15 +115,18 @@ def rl(
         ),
         state=algorithm.initial_state(),
     )
-    run = _Run(out, policy, reference, updater, _curricula(inputs, curriculum, quotas), dict(quotas), steps)
+    run = _Run(out, policy, reference, updater, start_curricula(inputs, curriculum, quotas), dict(quotas), steps)
     sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature)
     rounds = Rounds(run, reward, sampling, environment, group_size, max_failed)
+    if algorithm.critic_warmup:
+        out.say(f"{out.name}: {algorithm.critic_warmup} steps of the critic alone, then {steps} of the policy")
     for step in range(run.restore(), total):
         began = perf_counter()
         sampled, used = rounds(step)
         between = perf_counter()
-        enough, policy_too = len(used) >= out.peers.world_size, step >= algorithm.critic_warmup
-        figures = updater(out.peers.shard(used), len(used), policy=policy_too) if enough else {}
+        figures = {}
+        if len(used) >= out.peers.world_size:
+            figures = updater(out.peers.shard(used), len(used), policy=step >= algorithm.critic_warmup)
         policy.engine.load(network.state_dict())
         run.refresh_reference(run.updates(step + 1))
         run.log(step, sampled, used, figures, {"rollout": between - began, "update": perf_counter() - between})
@@ -237,19 +240,3 @@ class _Run:
             write_json(self.out.path / "curriculum.json", {name: c.describe() for name, c in self.curricula.items()})
             save_model(self.policy.model, self.policy.tokenizer, self.out.path / "model")
         return {"steps": float(self.steps), **self.last}
-
-
-def _curricula(inputs: Inputs, curriculum: Any, quotas: Mapping[str, int]) -> dict[str, Any]:
-    """One curriculum per quota, started from the profile's pass rates where there is a profile."""
-    profile = read_json(inputs["profile"].path / "profile.json") if "profile" in inputs else {}
-    rates = {cell: entry["pass_rate"] for cell, entry in profile.items()}
-    tasks = read_tasks(inputs, "train")
-    curricula = {}
-    for name in quotas:
-        mine = [task for task in tasks if name in (task.kind, task.family)]
-        if not mine:
-            known = sorted({task.kind for task in tasks} | {task.family for task in tasks})
-            raise ValueError(f"quotas.{name}: no such tasks in the data. Fix: one of {', '.join(known)}")
-        curricula[name] = copy.deepcopy(curriculum)
-        curricula[name].start(mine, {cell: rates[cell] for cell in {task.cell for task in mine} & rates.keys()})
-    return curricula

@@ -98,11 +98,11 @@ class CriticTrainer:
 
     @torch.no_grad()
     def values(self, batch: Batch) -> Float[Tensor, "M C"]:
-        """Values of a whole batch, 0 where masked."""
+        """Values of a whole batch, of the state before each token; 0 where masked."""
         value = torch.zeros_like(batch.logp_old)
         for groups in micro_batches(batch, range(len(batch.prompt_len)), self.micro_batch_tokens):
             part = batch.select(groups)
-            value[batch.rows(groups), : part.ids.shape[1]] = torch.where(part.mask, self._forward(part), 0.0)
+            value[batch.rows(groups), : part.ids.shape[1]] = self._forward(part)
         return value
 
     def step(self, lesson: Lesson, groups: Sequence[int], counts: GlobalCounts) -> None:
@@ -132,7 +132,7 @@ class CriticTrainer:
         return self.settings.coef * value_loss(value, old, target, mask, counts, clip=clip)
 
     def _forward(self, part: Batch) -> Float[Tensor, "m C"]:
-        return self.model(part.prompt_ids, part.prompt_len, part.ids, part.group)
+        return self.model(part.prompt_ids, part.prompt_len, part.ids, part.group, part.mask, part.length)
 
     def state(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """(tensors by part, JSON): weights and optimiser."""
