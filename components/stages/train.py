@@ -11,7 +11,6 @@ from components.models.checkpoint import load_latest, save_checkpoint
 from components.models.learner import Learner
 from components.runtime import Out
 
-
 _ASK_EVERY = 4  # steps between questions whether to stop; all ranks have to answer together
 
 
