@@ -10,8 +10,10 @@ from collections import Counter
 
 import pytest
 
+from components.rollout.record import read_rows
 from tests.e2e.conftest import Smoke
-from tests.e2e.tools import ROOT, STAGES, Workplace, becomes, files_below
+from tests.e2e.tools import ROOT, STAGES, Workplace, becomes, files_below, rollouts
+from tests.invariants.held_out import Search, held_out_prompts, kept_texts, preference_texts, training_texts
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -79,6 +81,22 @@ def test_prefect_has_the_run_and_the_state_of_every_stage(smoke: Smoke) -> None:
     assert becomes(done, lambda: smoke.place.task_states(run)) == done
     [shown] = smoke.place.ask_prefect("flow_runs", flow_runs={"name": {"any_": [run]}})
     assert f"/runs/flow-run/{shown['id']}" in smoke.done.stdout.replace("\n", "")
+
+
+def test_no_stage_learned_from_a_test_prompt(smoke: Smoke) -> None:
+    """Not even by way of what another stage made of the data."""
+    place = smoke.place
+    curated = place.artifact("curate")
+    learned = {
+        **training_texts(curated),
+        "preferences": preference_texts(place.artifact("preferences")),
+        "rejection": kept_texts(place.artifact("rejection")),
+        **{stage: [row["prompt"] for row in rollouts(place.artifact(stage))] for stage in ("rl_1", "rl_2")},
+    }
+    assert len(learned["rl_1"]) == 6 * 8 * 4
+    search = Search(held_out_prompts(curated))
+    assert {name: found for name, texts in learned.items() if (found := search(texts))} == {}
+    assert search(row["prompt"] for row in read_rows(place.artifact("eval_base") / "answers.parquet"))
 
 
 def test_the_second_run_reuses_everything_within_seconds(smoke: Smoke) -> None:

@@ -48,7 +48,7 @@ def run(tmp_path: Path) -> RunStage:
             of,
             mine,
             store,
-            lambda spec, parents, claim, emit: launcher(spec, parents, claim, context),
+            lambda spec, given, claim, emit: launcher(spec, given, claim, context),
             lambda text: None,
         )
 
