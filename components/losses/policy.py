@@ -8,6 +8,7 @@ The RL stage holds an `Algorithm` and does not know which one it is:
 Whatever of this a preset sets is in ``conf/algorithm/*.yaml``.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -18,7 +19,7 @@ from torch import Tensor
 from components.losses import compatibility, mismatch, overlong, ratio, stats, supply
 from components.losses.aggregate import GlobalCounts
 from components.losses.entropy import Entropy
-from components.losses.kl import Penalty, k3
+from components.losses.kl import Penalty
 from components.losses.overlong import Overlong
 from components.losses.stats import Stats
 from components.losses.terms import further_terms, reward_penalty
@@ -196,20 +197,21 @@ class Algorithm:
             )
         mask = mask.bool()
         # Masked once, here: padding may hold anything, NaN included.
-        logp, logp_old = (torch.where(mask, ratio.finite(x), 0.0) for x in (logp, logp_old.detach()))
-        ref_logp = None if ref_logp is None else torch.where(mask, ratio.finite(ref_logp.detach()), 0.0)
+        inside = mask.to(torch.promote_types(logp.dtype, torch.float32))
+        logp, logp_old = (_clean(x, mask, inside) for x in (logp, logp_old.detach()))
+        ref_logp = None if ref_logp is None else _clean(ref_logp.detach(), mask, inside)
         entropy = None if entropy is None else torch.where(mask, entropy, 0.0)
         advantage = advantage.detach().to(logp.dtype)
-        advantage = torch.where(mask, advantage[:, None] if advantage.ndim == 1 else advantage, 0.0)
-        log_ratio = self.ratio(logp, logp_old, mask)
+        advantage = inside * advantage[:, None] if advantage.ndim == 1 else torch.where(mask, advantage, 0.0)
+        lengths, log_ratio = inside.sum(-1), self.ratio(logp, logp_old, mask)
         at = {"advantage": advantage, "mask": mask}
         tokens = supply.call(self.surrogate, {"log_ratio": log_ratio, "logp": logp, **at})
         seen: dict[str, Tensor] = {
-            "tokens": mask.sum(),
-            "rollouts": mask.any(-1).sum(),
-            "clipped": stats.without_gradient(self.surrogate, log_ratio, logp, **at),
-            **stats.ratio_stats(log_ratio.detach(), logp.detach(), logp_old, mask),
-            "entropy": (-logp if entropy is None else entropy).sum(),
+            "tokens": lengths.sum(),
+            "rollouts": lengths.clamp(max=1).sum(),
+            "clipped": stats.clipped(self.surrogate, log_ratio, logp, **at),
+            **stats.ratio_stats(log_ratio, logp, logp_old),
+            "entropy": -logp.detach().sum() if entropy is None else entropy.detach().sum(),
         }
         if logp_engine is not None:
             seen |= mismatch.gap(logp_old, logp_engine, mask)
@@ -217,11 +219,9 @@ class Algorithm:
                 tokens = tokens * self.mismatch(logp_old, logp_engine, mask).detach()
         loss = self.aggregate(tokens, mask, counts)
         seen["policy_loss"] = loss
-        given = {"ref_logp": ref_logp, "entropy": entropy, "positive": positive, "state": state}
-        for term, extra in further_terms(self, logp, mask, counts, beta=self.beta(beta), **given).items():
+        given = {"log_ratio": log_ratio, "ref_logp": ref_logp, "entropy": entropy, "positive": positive, "state": state}
+        for term, extra in further_terms(self, logp, mask, counts, seen, beta=self.beta(beta), **given).items():
             seen[term], loss = extra, loss + extra
-        if ref_logp is not None:
-            seen["kl_ref"] = k3(logp.detach(), ref_logp).sum()
         seen["loss"] = loss
         return loss, stats.to_floats(seen)
 
@@ -236,3 +236,12 @@ class Algorithm:
             return dict(state)
         coef = self.entropy.following(state["entropy_coef"], merged["entropy"] / merged["tokens"])
         return {**state, "entropy_coef": coef}
+
+
+def _clean(logp: Tensor, mask: Tensor, inside: Tensor) -> Tensor:
+    """Finite where the mask is set (a NaN there stays), 0 elsewhere; ``inside`` is the mask in floats."""
+    if logp.device.type == "cpu" and logp.numel():  # selecting takes five times as long there as a product
+        low, high = (bound.item() for bound in logp.detach().aminmax())
+        if low >= ratio.FLOOR and high < math.inf:
+            return logp * inside
+    return torch.where(mask, ratio.finite(logp), 0.0)

@@ -2,19 +2,34 @@
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from torch import Tensor
 
+_VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+
 
 def parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    try:
+        return _known_parameters(function)
+    except TypeError:  # not hashable
+        return inspect.signature(function).parameters
+
+
+@lru_cache(maxsize=64)  # reading a signature takes longer than a small loss
+def _known_parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     return inspect.signature(function).parameters
 
 
 def required(function: Callable[..., Any]) -> list[str]:
     """Names of the arguments without which the function cannot be called."""
-    variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-    return [name for name, p in parameters(function).items() if p.default is p.empty and p.kind not in variadic]
+    return [name for name, p in parameters(function).items() if p.default is p.empty and p.kind not in _VARIADIC]
+
+
+def settings(function: Callable[..., Any]) -> dict[str, Any]:
+    """Arguments that have a value already: defaults, and what a partial sets."""
+    return {name: p.default for name, p in parameters(function).items() if p.default is not p.empty}
 
 
 def setting(function: Callable[..., Any], name: str, default: Any) -> Any:
