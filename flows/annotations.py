@@ -12,7 +12,8 @@ from typing import Any, Literal, Union
 from flows.modules import find_source, import_origin, last_name, top_names
 
 NODE_KEYS = ("_target_", "_input_", "_env_")  # what makes a mapping a node
-SPECIAL = frozenset({"_target_", "_partial_"})  # keys of a component that are no settings of it
+CONTENT = "_content_"  # fingerprint of what a component reads from outside
+SPECIAL = frozenset({"_target_", "_partial_", CONTENT})  # keys of a component that are no settings of it
 
 
 class Component:

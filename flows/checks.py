@@ -104,9 +104,14 @@ def _is_number(value: Any) -> TypeGuard[int | float]:
 
 
 def component_problems(
-    where: str, key: str, target: str, settings: Mapping[str, Any], inputs: Mapping[str, str] | None
+    where: str,
+    key: str,
+    target: str,
+    settings: Mapping[str, Any],
+    inputs: Mapping[str, str] | None,
+    processes: int = 1,
 ) -> list[Problem]:
-    """What the component's own check says of its settings; ``inputs`` is given for stages.
+    """What the component's own check says of its settings; ``inputs`` and ``processes`` are given for stages.
 
     Components inside the settings have their defaults filled in, as far as these are written as plain values.
     A line ``"lr: too large. Fix: …"`` becomes the problem of key ``lr``; other lines concern the node as a whole.
@@ -114,9 +119,9 @@ def component_problems(
     check = _check_function(target, is_stage=inputs is not None)
     if check is None:
         return []
-    settings = _with_defaults(settings)
+    given = (_with_defaults(settings), inputs or {}, processes)
     positional = [p for p in inspect.signature(check).parameters.values() if p.kind is not p.KEYWORD_ONLY]
-    lines = check(settings, inputs or {}) if len(positional) > 1 else check(settings)
+    lines = check(*given[: len(positional)])
     problems = []
     for line in lines:
         match = re.match(r"([A-Za-z_][\w.]*): (.*)", line, re.DOTALL)

@@ -243,7 +243,9 @@ class Driver:
         """Build a stage once cores are free for it; the metrics of its main process."""
         launcher = self._launchers[spec.name]
         held = launcher.slots(self._slots.capacity)
+        asked = time.monotonic()
         self._slots.acquire(self._places[spec.name], held, self._stop)
+        claim.waited_s = time.monotonic() - asked
         try:
             self._building[spec.name] = time.perf_counter()
             checkpoints = claim.draft / "checkpoints"

@@ -38,7 +38,8 @@ def make_plan(specs: Sequence[StageSpec], store: ArtifactStore) -> list[PlannedS
             if (found := store.find(spec.name, key)) is not None:
                 known[spec.name], state, why = found, "reused", ""
         else:
-            why = f"after {', '.join(pending)}"
+            more = f" and {len(pending) - 3} more" if len(pending) > 3 else ""
+            why = f"after {', '.join(pending[:3])}{more}"
         plan.append(PlannedStage(spec.name, sources, state, why, key))
     return plan
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from flows.build import ALLOW_VARIABLE, ALLOWED, build, stage_specs
 from flows.compose import Config, compose
+from flows.content import with_content
 from flows.preflight import preflight, preflight_run
 from flows.stage import StageSpec, run_stage
 
@@ -44,6 +45,7 @@ def prepare(overrides: Sequence[str], config_dir: Path | None = None) -> Prepare
     preflight_run(config)
     allow = tuple(config.root.get("allow") or ())
     specs = preflight(stage_specs(config), allow=allow, artifacts=Path(config.root["artifacts"]))
+    specs = with_content(specs, (*ALLOWED, *allow))
     return Prepared(config, specs)
 
 
@@ -66,7 +68,8 @@ def run(overrides: Sequence[str], config_dir: Path | None = None, *, quiet: bool
 
     os.environ[ALLOW_VARIABLE] = " ".join(prepared.allow)
     _quiet_libraries()
-    if any(not (prepared.artifacts / "cache" / spec.name).is_dir() for spec in prepared.specs):
+    new = [spec for spec in prepared.specs if not (prepared.artifacts / "cache" / spec.name).is_dir()]
+    if any("torchrun" in str(spec.launcher.get("_target_")) for spec in new):
         warm_up()  # something has to be built: torch is loaded while the trackers start
     record = RunRecord.start(prepared.artifacts, prepared.config, prepared.specs, sweep)
     store = ArtifactStore(prepared.artifacts / "cache", run=record.id)

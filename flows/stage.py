@@ -172,7 +172,7 @@ def run_stage(
         except BaseException as error:
             _report_failure(error, claim, say)
             raise
-        wall_s = time.monotonic() - started
+        wall_s = time.monotonic() - started - claim.waited_s
         return claim.commit(metrics=metrics, parents=parents, spec=_manifest_spec(spec, source), wall_s=wall_s)
 
 

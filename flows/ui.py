@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from components.tracking.mlflow import record_pending
 from flows.local_server import ServerFailed, ensure_server, find_server, stop_server, wait_until_it_answers
 from flows.prefect_server import configured_api_url, ensure_prefect_server, wait_for_prefect
 
@@ -64,6 +65,7 @@ def _mlflow(artifacts: Path) -> str:
     if configured.startswith(("http://", "https://")):
         return configured
     home = artifacts / "mlflow"
+    record_pending(home)  # makes the store where there is none, and adds what runs have left to be recorded
     server = find_server(home) or ensure_server(
         home, MLFLOW_PORT, lambda port: (mlflow_command(home, port, configured), mlflow_environment())
     )

@@ -31,11 +31,13 @@ class Claim:
         lock_fd: descriptor of the lock. Give a copy to every process that writes into the draft
             (``pass_fds=(claim.lock_fd,)``, or ``multiprocessing.reduction.DupFd(claim.lock_fd)``), so that nobody else
             starts while one of them lives. It is closed on exec otherwise.
+        waited_s: seconds the launcher spent waiting for free cores; not part of the stage's wall time.
     """
 
     def __init__(self, store: ArtifactStore, stage: str, key: str, lock_fd: int):
         self.store, self.stage, self.key, self.lock_fd = store, stage, key, lock_fd
         self.set_aside: str | None = None
+        self.waited_s = 0.0
         self._path, self._draft = store.path(stage, key), store.draft_path(stage, key)
 
     @property

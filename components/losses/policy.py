@@ -75,6 +75,11 @@ class Algorithm:
         return "value" in supply.parameters(self.advantage)
 
     @property
+    def critic_warmup(self) -> int:
+        """Steps of the critic alone before the policy's first."""
+        return 0 if self.critic is None else self.critic.warmup_steps
+
+    @property
     def needs_entropy(self) -> bool:
         """Whether `loss` wants the entropy of every token's distribution, with gradient."""
         return self.entropy is not None and (self.entropy.coef > 0 or self.entropy.target is not None)

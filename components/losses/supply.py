@@ -33,6 +33,12 @@ def settings(function: Callable[..., Any]) -> dict[str, Any]:
     return {name: p.default for name, p in parameters(function).items() if p.default is not p.empty}
 
 
+def setting(function: Callable[..., Any], name: str, default: Any) -> Any:
+    """What a partial, or the function itself, gives a keyword; ``default`` if it has no such keyword."""
+    found = parameters(function).get(name)
+    return default if found is None or found.default is found.empty else found.default
+
+
 def call(function: Callable[..., Tensor], available: Mapping[str, Any]) -> Tensor:
     """Call with those of the available arguments that the signature names.
 

@@ -16,23 +16,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from components.models.projections import linear_parts, pair_rows, rotate
+from components.models.fused import rotate
+from components.models.projections import linear_parts, pair_rows
 
 _ALIGN = 16
 _NARROWEST = 32
+_PREFILL_TOKENS = 16384
 _RUN_COST = 1000
 _ROOM = 64
 
 
 class _Packed(NamedTuple):
-    """One layer for inference: transposed joint weights with the norms' gains and the score scale multiplied in."""
+    """One layer for inference: transposed joint weights, the norms' gains multiplied in or (half precision) apart."""
 
+    qkv_gain: Tensor | None
     qkv: Tensor
     qkv_bias: Tensor | None
     q_gain: Tensor | None
     k_gain: Tensor | None
     out: Tensor
     out_bias: Tensor | None
+    gate_up_gain: Tensor | None
     gate_up: Tensor
     gate_up_bias: Tensor | None
     down: Tensor
@@ -50,8 +54,11 @@ class LeanCache:
         self._heads, self._kv, self._dim = decoder.heads, decoder.kv_heads, decoder.head_dim
         with torch.no_grad():
             self._layers = [self._pack(layer) for layer in self._core.layers]
-            self._head = (decoder.head * self._core.norm.weight).t().contiguous()
+            self._gain, self._head = self._fold(self._core.norm.weight, decoder.head)
         self._like = decoder.head
+        scale = torch.ones(self._heads + self._kv, 1, device=self._like.device)
+        scale[: self._heads] = self._dim**-0.5
+        self._scale = scale  # of the scores, applied to q with its rotation
         self._capacity = (0, 0)  # rows and columns allocated; the first rows are in use
         self._keys: list[Tensor] = [self._like.new_zeros(0, self._kv, 0, self._dim) for _ in self._layers]
         self._values: list[Tensor] = [self._like.new_zeros(0, self._kv, 0, self._dim) for _ in self._layers]
@@ -72,7 +79,7 @@ class LeanCache:
         if total > rows or used + _ALIGN > width:
             width = max(width, _aligned(used + max(_ROOM, used // 2)))
             self._capacity = max(rows, total), width
-        block = self._prefill(prompts) if longest else [()] * len(self._layers)
+        block = self._prefill(prompts, _aligned(longest)) if longest else [()] * len(self._layers)
         still = len(keep) == len(self._start) and used == self._next
         for i, fresh in enumerate(block):
             for j, store in enumerate((self._keys, self._values)):
@@ -104,7 +111,7 @@ class LeanCache:
         self._bias[:, here] = 0.0
         spans = [(slice(a, b), slice(min(low, high - _NARROWEST), high)) for a, b, low in self._spans]
         biases = [self._bias[a, None, None, columns] for a, columns in spans]
-        rotation = self._decoder.rotations(high, tokens.device).index_select(0, positions)
+        rotation = self._rotation(positions, high)
         x = F.embedding(tokens, self._core.embed_tokens.weight)
         for layer, keys, values in zip(self._layers, self._keys, self._values, strict=True):
             q, k, v = self._qkv(layer, x, rotation)
@@ -116,11 +123,17 @@ class LeanCache:
             out = (parts[0] if len(parts) == 1 else torch.cat(parts)).view(rows, heads * dim)
             x = self._mlp(layer, torch.addmm(x, out, layer.out), layer.out_bias)
         self._next += 1
-        return torch.mm(self._norm(x), self._head).float()
+        return torch.mm(self._norm(x, self._gain), self._head).float()
 
-    def _prefill(self, prompts: Sequence[Sequence[int]]) -> list[tuple[Tensor, Tensor]]:
-        """Keys and values [prompts, K, width, D] per layer, prompts aligned at the right."""
-        width = _aligned(max(map(len, prompts)))
+    def _prefill(self, prompts: Sequence[Sequence[int]], width: int) -> list[tuple[Tensor, Tensor]]:
+        """Keys and values [prompts, K, width, D] per layer, prompts aligned at the right; bounded memory in between."""
+        most = max(1, _PREFILL_TOKENS // width)
+        parts = [self._prefill_at_once(prompts[i : i + most], width) for i in range(0, len(prompts), most)]
+        return [
+            (torch.cat([p[i][0] for p in parts]), torch.cat([p[i][1] for p in parts])) for i in range(len(parts[0]))
+        ]
+
+    def _prefill_at_once(self, prompts: Sequence[Sequence[int]], width: int) -> list[tuple[Tensor, Tensor]]:
         device, count = self._like.device, len(prompts)
         ids = torch.zeros(count, width, dtype=torch.long)
         for i, prompt in enumerate(prompts):
@@ -130,7 +143,7 @@ class LeanCache:
         pad = width - torch.tensor([len(p) for p in prompts], device=device)
         column = torch.arange(width, device=device)
         position = (column - pad[:, None]).clamp_(min=0)
-        rotation = self._decoder.rotations(width, device)[position.reshape(-1)]
+        rotation = self._rotation(position.reshape(-1), width)
         # A padding column sees itself, so that its (unused) attention is not 0/0.
         seen = (column >= pad[:, None])[:, None] & (column <= column[:, None]) | (column == column[:, None])
         bias = self._like.new_zeros(seen.shape).masked_fill_(~seen, float("-inf"))[:, None]
@@ -147,11 +160,15 @@ class LeanCache:
             x = self._mlp(layer, torch.addmm(x, attended, layer.out), layer.out_bias)
         return out
 
-    def _norm(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, x.shape[-1:], None, self._decoder.eps)
+    def _rotation(self, positions: Tensor, below: int) -> Tensor:
+        """Rotation, and score scale for q, of tokens at these positions: [n, H+K, D/2]."""
+        return self._decoder.rotations(below, positions.device).index_select(0, positions)[:, None] * self._scale
+
+    def _norm(self, x: Tensor, gain: Tensor | None = None) -> Tensor:
+        return F.rms_norm(x, x.shape[-1:], gain, self._decoder.eps)
 
     def _qkv(self, layer: _Packed, x: Tensor, rotation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        y = torch.mm(self._norm(x), layer.qkv)
+        y = torch.mm(self._norm(x, layer.qkv_gain), layer.qkv)
         if layer.qkv_bias is not None:
             y += layer.qkv_bias
         y = y.view(len(x), -1, self._dim)
@@ -166,7 +183,7 @@ class LeanCache:
     def _mlp(self, layer: _Packed, x: Tensor, bias: Tensor | None) -> Tensor:
         if bias is not None:
             x += bias
-        y = torch.mm(self._norm(x), layer.gate_up)
+        y = torch.mm(self._norm(x, layer.gate_up_gain), layer.gate_up)
         if layer.gate_up_bias is not None:
             y += layer.gate_up_bias
         gate, up = y.chunk(2, -1)
@@ -175,32 +192,32 @@ class LeanCache:
             x += layer.down_bias
         return x
 
+    def _fold(self, gain: Tensor, weight: Tensor) -> tuple[Tensor | None, Tensor]:
+        """A norm's gain, if it stays apart, and the transposed weight of the linear layer behind it."""
+        if self._decoder.folds:
+            return None, (weight * gain).t().contiguous()
+        return gain, weight.t().contiguous()
+
     def _pack(self, layer: Any) -> _Packed:
-        weight, bias = self._decoder.qkv(layer)
-        weight, scale = weight * layer.input_layernorm.weight, self._dim**-0.5
-        q_norm = getattr(layer.self_attn, "q_norm", None)
-        q_gain = k_gain = None
-        if q_norm is None:
-            weight[: self._heads * self._dim] *= scale
-            if bias is not None:
-                bias[: self._heads * self._dim] *= scale
-        else:
-            q_gain = pair_rows(q_norm.weight, 1) * scale
-            k_gain = pair_rows(layer.self_attn.k_norm.weight, 1)
+        qkv, qkv_bias = self._decoder.qkv(layer)
+        qkv_gain, qkv = self._fold(layer.input_layernorm.weight, qkv)
+        q_norm, k_norm = (getattr(layer.self_attn, name, None) for name in ("q_norm", "k_norm"))
         gate_up, gate_up_bias = self._decoder.gate_up(layer)
-        gate_up = gate_up * layer.post_attention_layernorm.weight
+        gate_up_gain, gate_up = self._fold(layer.post_attention_layernorm.weight, gate_up)
         (out, out_bias), (down, down_bias) = linear_parts(layer.self_attn.o_proj), linear_parts(layer.mlp.down_proj)
         return _Packed(
-            weight.t().contiguous(),
-            bias,
-            q_gain,
-            k_gain,
-            out.t().contiguous(),
-            out_bias,
-            gate_up.t().contiguous(),
-            gate_up_bias,
-            down.t().contiguous(),
-            down_bias,
+            qkv_gain=qkv_gain,
+            qkv=qkv,
+            qkv_bias=qkv_bias,
+            q_gain=None if q_norm is None else pair_rows(q_norm.weight, 1),
+            k_gain=None if k_norm is None else pair_rows(k_norm.weight, 1),
+            out=out.t().contiguous(),
+            out_bias=out_bias,
+            gate_up_gain=gate_up_gain,
+            gate_up=gate_up,
+            gate_up_bias=gate_up_bias,
+            down=down.t().contiguous(),
+            down_bias=down_bias,
         )
 
 

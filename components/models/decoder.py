@@ -47,8 +47,11 @@ class Decoder(Protocol):
         """LM head weight: logits are ``hidden @ head.T``."""
         ...
 
-    def hidden(self, ids: Int[Tensor, "N T"]) -> Float[Tensor, "N T d"]:
-        """States after the final norm; row t predicts token t+1. Causal, rows padded on the right with any valid id."""
+    def hidden(self, ids: Int[Tensor, "N T"], length: Int[Tensor, " N"] | None = None) -> Float[Tensor, "N T d"]:
+        """States after the final norm; column t predicts token t+1. Causal, rows padded on the right with any valid id.
+
+        ``length``, the rows' real lengths, only saves work: states of padding are then undefined.
+        """
         ...
 
     def hidden_shared(
@@ -57,12 +60,14 @@ class Decoder(Protocol):
         prompt_len: Int[Tensor, " N"],
         ids: Int[Tensor, "M C"],
         group: Int[Tensor, " M"],
+        length: Int[Tensor, " M"] | None = None,
     ) -> Float[Tensor, "M C d"]:
         """States that predict each token of ``ids``, which continue prompt ``group[m]``; a prompt is computed once.
 
         Args:
             prompt_ids, ids: padded on the right with any valid id.
             prompt_len: real length of each prompt, >= 1.
+            length: real length of each row of ``ids``, >= 1; only saves work, states of padding are then undefined.
         """
         ...
 
@@ -98,14 +103,16 @@ class ModuleDecoder:
     def head(self) -> Tensor:
         return self.model.get_output_embeddings().weight
 
-    def hidden(self, ids: Tensor) -> Tensor:
+    def hidden(self, ids: Tensor, length: Tensor | None = None) -> Tensor:
         return self.model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
 
-    def hidden_shared(self, prompt_ids: Tensor, prompt_len: Tensor, ids: Tensor, group: Tensor) -> Tensor:
+    def hidden_shared(
+        self, prompt_ids: Tensor, prompt_len: Tensor, ids: Tensor, group: Tensor, length: Tensor | None = None
+    ) -> Tensor:
         rows, width = ids.shape
-        length = prompt_len[group]
+        before = prompt_len[group]
         joined = torch.cat([prompt_ids[group], ids[:, :0].new_zeros(rows, width)], 1)
-        column = length[:, None] + torch.arange(width, device=ids.device)
+        column = before[:, None] + torch.arange(width, device=ids.device)
         joined = joined.scatter(1, column, ids)
         states = self.hidden(joined)
         return states.gather(1, (column - 1)[..., None].expand(-1, -1, states.shape[-1]))

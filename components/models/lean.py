@@ -17,9 +17,11 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from components.models.cache import LeanCache
-from components.models.projections import is_linear, linear_parts, pair_rows, rotate
+from components.models.fused import normalise, pick, rotate, spread
+from components.models.projections import is_linear, linear_parts, pair_rows
 
 _MODEL_TYPES = {"llama", "mistral", "qwen2", "qwen3"}
+_PACK_BELOW = 0.9  # padding is cut out of everything but attention if at most this share of the tokens is real
 _STATIC_ROPE = {"default", "linear", "llama3", "yarn"}
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -84,7 +86,7 @@ class LeanDecoder:
             self._rotations = table
         return table
 
-    def hidden(self, ids: Tensor) -> Tensor:
+    def hidden(self, ids: Tensor, length: Tensor | None = None) -> Tensor:
         rows, width = ids.shape
         rotation = self.rotations(width, ids.device)[:width].repeat(rows, 1)
 
@@ -93,22 +95,23 @@ class LeanDecoder:
             out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.heads != self.kv_heads)
             return out.transpose(1, 2).reshape(rows * width, -1)
 
-        return self._forward(ids.reshape(-1), rotation, attend).view(rows, width, -1)
+        valid = None if length is None else torch.arange(width, device=ids.device) < length[:, None]
+        return self._forward(ids.reshape(-1), rotation, attend, valid).view(rows, width, -1)
 
-    def hidden_shared(self, prompt_ids: Tensor, prompt_len: Tensor, ids: Tensor, group: Tensor) -> Tensor:
+    def hidden_shared(
+        self, prompt_ids: Tensor, prompt_len: Tensor, ids: Tensor, group: Tensor, length: Tensor | None = None
+    ) -> Tensor:
         prompts, prompt_width = prompt_ids.shape
         rows, width = ids.shape[0], ids.shape[1] - 1  # the last token predicts nothing
         split = prompts * prompt_width
         device, grouped = ids.device, self.heads != self.kv_heads
-        length = prompt_len[group]
+        before = prompt_len[group][:, None]
         column = torch.arange(max(prompt_width, width), device=device)
-        position = torch.cat(
-            [column[:prompt_width].repeat(prompts), (length[:, None] + column[:width]).reshape(-1)],
-        )
+        position = torch.cat([column[:prompt_width].repeat(prompts), (before + column[:width]).reshape(-1)])
         rotation = self.rotations(prompt_width + width, device)[position]
         seen = torch.cat(
             [
-                (column[:prompt_width] < length[:, None])[:, None].expand(rows, width, prompt_width),
+                (column[:prompt_width] < before)[:, None].expand(rows, width, prompt_width),
                 (column[:width] <= column[:width, None]).expand(rows, width, width),
             ],
             -1,
@@ -128,7 +131,10 @@ class LeanDecoder:
                 parts.append(out.transpose(1, 2).reshape(rows * width, -1))
             return torch.cat(parts)
 
-        states = self._forward(torch.cat([prompt_ids.reshape(-1), ids[:, :-1].reshape(-1)]), rotation, attend)
+        fed = (ids.new_full((rows,), width) if length is None else length - 1)[:, None]
+        valid = [(column[:prompt_width] < prompt_len[:, None]).reshape(-1), (column[:width] < fed).reshape(-1)]
+        flat = torch.cat([prompt_ids.reshape(-1), ids[:, :-1].reshape(-1)])
+        states = self._forward(flat, rotation, attend, torch.cat(valid))
         ends = torch.arange(prompts, device=device) * prompt_width + prompt_len - 1
         first = states.index_select(0, ends.index_select(0, group))[:, None]
         return torch.cat([first, states[split:].view(rows, width, states.shape[-1])], 1)
@@ -136,39 +142,53 @@ class LeanDecoder:
     def new_cache(self) -> LeanCache:
         return LeanCache(self)
 
-    def _forward(self, ids: Tensor, rotation: Tensor, attend: Attend) -> Tensor:
+    def _forward(self, ids: Tensor, rotation: Tensor, attend: Attend, valid: Tensor | None) -> Tensor:
+        """States of flat ids. Where ``valid`` is False, and there is enough of it, nothing is computed but zeros."""
+        rotation, size = rotation[:, None], len(ids)
+        index = None if valid is None else valid.reshape(-1).nonzero()[:, 0]
+        if index is not None and len(index) <= _PACK_BELOW * size:
+            ids, rotation, attend = ids[index], rotation[index], _on_padded(attend, index, size)
+        else:
+            index = None
         h = F.embedding(ids, self._core.embed_tokens.weight)
         for layer in self._core.layers:
             if layer.gradient_checkpointing and layer.training and torch.is_grad_enabled():
                 h = checkpoint(self._layer, layer, h, rotation, attend, use_reentrant=False)
             else:
                 h = self._layer(layer, h, rotation, attend)
-        return F.rms_norm(h, h.shape[-1:], self._core.norm.weight, self.eps)
+        h = normalise(h, self.eps) * self._core.norm.weight
+        return h if index is None else spread(h, index, size)
 
     def _layer(self, layer: Any, h: Tensor, rotation: Tensor, attend: Attend) -> Tensor:
-        weight, bias = self.qkv(layer)
-        qkv = F.linear(F.rms_norm(h, h.shape[-1:], layer.input_layernorm.weight, self.eps), weight, bias)
-        q, k, v = self.split(qkv, layer, rotation)
+        qkv = self._normed_linear(h, layer.input_layernorm.weight, *self.qkv(layer))
+        q, k, v = self._heads(qkv, layer, rotation)
         o_weight, o_bias = linear_parts(layer.self_attn.o_proj)
         h = h + F.linear(attend(q, k, v), o_weight, o_bias)
-        weight, bias = self.gate_up(layer)
-        inner = F.linear(F.rms_norm(h, h.shape[-1:], layer.post_attention_layernorm.weight, self.eps), weight, bias)
+        inner = self._normed_linear(h, layer.post_attention_layernorm.weight, *self.gate_up(layer))
         gate, up = inner.chunk(2, -1)
         down_weight, down_bias = linear_parts(layer.mlp.down_proj)
         return h + F.linear(F.silu(gate) * up, down_weight, down_bias)
 
-    def split(self, qkv: Tensor, layer: Any, rotation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _normed_linear(self, h: Tensor, gain: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """W·(gain ∘ n(h)) + b. In float32 the gain goes into W, smaller than h; half precision would round it."""
+        y = normalise(h, self.eps)
+        return F.linear(y, weight * gain, bias) if self.folds else F.linear(y * gain, weight, bias)
+
+    def _heads(self, qkv: Tensor, layer: Any, rotation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q [n H D], k [n K D], rotated, and v [n K D] from the joint projection [n, (H+2K)·D]."""
-        heads = qkv.view(len(qkv), -1, self.head_dim)
-        qk, v = heads[:, : self.heads + self.kv_heads], heads[:, self.heads + self.kv_heads :]
+        qk, v = qkv.view(len(qkv), -1, self.head_dim).tensor_split([self.heads + self.kv_heads], 1)
         q_norm = getattr(layer.self_attn, "q_norm", None)
         if q_norm is not None:
-            q = F.rms_norm(qk[:, : self.heads], (self.head_dim,), pair_rows(q_norm.weight, 1), self.eps)
-            k_weight = pair_rows(layer.self_attn.k_norm.weight, 1)
-            k = F.rms_norm(qk[:, self.heads :], (self.head_dim,), k_weight, self.eps)
-            qk = torch.cat([q, k], 1)
+            q = pair_rows(q_norm.weight, 1).expand(self.heads, -1)
+            k = pair_rows(layer.self_attn.k_norm.weight, 1).expand(self.kv_heads, -1)
+            qk = normalise(qk, self.eps) * torch.cat([q, k])
         qk = rotate(qk, rotation)
         return qk[:, : self.heads], qk[:, self.heads :], v
+
+    @property
+    def folds(self) -> bool:
+        """Whether the norms' gains are multiplied into the weights."""
+        return self.head.dtype == torch.float32
 
     def qkv(self, layer: Any) -> tuple[Tensor, Tensor | None]:
         """Joint weight [(H+2K)·D, d] and bias of the three projections, q and k in rotation order."""
@@ -185,3 +205,12 @@ class LeanDecoder:
         """Joint weight and bias of the gate and up projections."""
         (gate, gate_bias), (up, up_bias) = linear_parts(layer.mlp.gate_proj), linear_parts(layer.mlp.up_proj)
         return torch.cat([gate, up]), None if gate_bias is None else torch.cat([gate_bias, up_bias])
+
+
+def _on_padded(attend: Attend, index: Tensor, size: int) -> Attend:
+    """The same attention for tokens without padding: it alone sees the padded layout."""
+
+    def packed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return pick(attend(spread(q, index, size), spread(k, index, size), spread(v, index, size)), index)
+
+    return packed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -77,6 +78,17 @@ class Pretrained:
         check_model(model, tokenizer, self.path)
         model = model.to(device)
         return (self.lora.wrap(model, seed) if self.lora else model).eval(), tokenizer
+
+    def fingerprint(self) -> str:
+        """Hash of a local directory's files; a hub name stands for itself and its revision."""
+        folder = Path(self.path)
+        if not folder.is_dir():
+            return f"{self.path}@{self.revision or 'main'}"
+        digest = hashlib.sha256()
+        for file in sorted(f for f in folder.iterdir() if f.is_file()):
+            with file.open("rb") as content:
+                digest.update(f"{file.name}:{hashlib.file_digest(content, 'sha256').hexdigest()}\n".encode())
+        return digest.hexdigest()
 
 
 def pretrained_check(settings: Mapping[str, Any]) -> list[str]:

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-
-
-def rotate(x: Tensor, rotation: Tensor) -> Tensor:
-    """Rotate the pairs (0,1), (2,3), … of the last axis of x [n H D] by rotation [n D/2] (complex)."""
-    pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
-    return torch.view_as_real(pairs * rotation[:, None]).flatten(-2).to(x.dtype)
 
 
 def pair_rows(weight: Tensor, heads: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Stage: reinforcement learning with a GRPO-family algorithm – the first round, and the second over all scenarios.
+"""Stage: reinforcement learning with any `Algorithm` – the first round, and the second over all scenarios.
 
 One step: draw prompts → sample G rollouts each → score → group rules → advantages → minibatches → optimiser steps →
 curriculum observes → checkpoint. Every draw is addressed by (seed, stage, step, item), so that a run that was stopped
@@ -14,7 +14,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-from components.artifacts import read_json, write_json
+from components.artifacts import write_json
 from components.losses.policy import Algorithm
 from components.models.checkpoint import load_latest, save_checkpoint
 from components.models.decoder import make_decoder
@@ -25,9 +25,10 @@ from components.rng import stream
 from components.rollout.record import rows, write_rows
 from components.rollout.sampling import Sampling
 from components.runtime import Inputs, Out
-from components.stages.rl_rounds import Rounds, measure
+from components.stages.rl_critic import CriticSetup, make_critic
+from components.stages.rl_rounds import Rounds, measure, start_curricula
 from components.stages.rl_update import Updater
-from components.stages.shared import Policy, load_policy, read_tasks
+from components.stages.shared import Policy, load_policy
 from components.types import Group, Task
 
 
@@ -43,6 +44,7 @@ def rl(
     optimizer: Callable[..., Any],
     steps: int,
     quotas: Mapping[str, int],
+    critic: CriticSetup | None = None,
     group_size: int = 8,
     lr: float = 3e-4,
     lr_floor: float = 0.2,
@@ -61,8 +63,10 @@ def rl(
         reward: object with ``score(pairs, progress) -> list[Score]``.
         curriculum: draws prompts; each quota has its own copy.
         optimizer: ``(named_parameters, lr=…)`` → optimiser.
+        steps: of the policy; the critic's warm-up, if the algorithm has one, comes before them.
         quotas: prompts per step by task kind or family, e.g. ``{reasoning: 12, unsafe: 8}``; a step samples
             Σ quotas × group_size rollouts.
+        critic: network and learning rate of the critic, where the algorithm has one.
         beta: KL coefficient against the starting policy, where the algorithm has a KL term without its own.
         minibatches: optimiser steps per rollout batch; the second and later ones are off-policy, hence the ratio.
         micro_batch_tokens: padded tokens per backward pass; does not change results beyond rounding.
@@ -83,8 +87,10 @@ def rl(
     policy = load_policy(inputs, engine)
     network = policy.model
     reference = copy.deepcopy(network).requires_grad_(False) if algorithm.needs_reference(beta) else None
-    schedule = partial(linear, total=steps * minibatches, warmup=warmup, floor=lr_floor)
-    learner = Learner(network.named_parameters(), optimizer(network.named_parameters(), lr=lr), schedule, out.peers)
+    total = algorithm.critic_warmup + steps
+    schedule = partial(linear, warmup=warmup, floor=lr_floor)
+    trained = optimizer(network.named_parameters(), lr=lr)
+    learner = Learner(network.named_parameters(), trained, partial(schedule, total=steps * minibatches), out.peers)
     updater = Updater(
         algorithm=algorithm,
         decoder=policy.decoder,
@@ -97,37 +103,50 @@ def rl(
         max_length=max_new_tokens,
         micro_batch_tokens=micro_batch_tokens,
         pad=policy.tokenizer.pad_token_id,
+        critic=make_critic(
+            algorithm,
+            critic or CriticSetup(),
+            policy,
+            out,
+            optimizer=optimizer,
+            lr=lr,
+            schedule=partial(schedule, total=total * minibatches),
+            micro_batch_tokens=micro_batch_tokens,
+        ),
         state=algorithm.initial_state(),
     )
-    run = _Run(out, policy, reference, updater, _curricula(inputs, curriculum, quotas), dict(quotas), steps)
+    run = _Run(out, policy, reference, updater, start_curricula(inputs, curriculum, quotas), dict(quotas), steps)
     sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature)
     rounds = Rounds(run, reward, sampling, environment, group_size, max_failed)
-    for step in range(run.restore(), steps):
+    if algorithm.critic_warmup:
+        out.say(f"{out.name}: {algorithm.critic_warmup} steps of the critic alone, then {steps} of the policy")
+    for step in range(run.restore(), total):
         began = perf_counter()
         sampled, used = rounds(step)
         between = perf_counter()
-        figures = updater(out.peers.shard(used), len(used)) if len(used) >= out.peers.world_size else {}
+        figures = {}
+        if len(used) >= out.peers.world_size:
+            figures = updater(out.peers.shard(used), len(used), policy=step >= algorithm.critic_warmup)
         policy.engine.load(network.state_dict())
-        run.refresh_reference(step + 1)
+        run.refresh_reference(run.updates(step + 1))
         run.log(step, sampled, used, figures, {"rollout": between - began, "update": perf_counter() - between})
         stopping = out.should_stop()
-        if stopping or (step + 1) % checkpoint_every == 0 or step + 1 == steps:
+        if stopping or (step + 1) % checkpoint_every == 0 or step + 1 == total:
             run.save(step + 1)
-        if stopping and step + 1 < steps:
+        if stopping and step + 1 < total:
             out.raise_if_stopping()
     return run.close()
 
 
-def rl_check(settings: Mapping[str, Any]) -> list[str]:
+def rl_check(settings: Mapping[str, Any], inputs: Mapping[str, str], processes: int) -> list[str]:
     """What preflight can say of the settings before anything is loaded."""
     problems = []
-    advantage = settings.get("algorithm", {}).get("advantage", {}).get("_target_", "")
-    if advantage.endswith(".gae"):
-        problems.append(
-            "algorithm: its advantage needs a critic, which this stage does not train. Fix: choose grpo or dapo"
-        )
     if not settings.get("quotas") or any(n < 1 for n in settings["quotas"].values()):
         problems.append(f"quotas: needs at least one prompt of each kind (got {settings.get('quotas')})")
+    elif (prompts := sum(settings["quotas"].values())) < processes:
+        problems.append(
+            f"quotas: {prompts} prompts a step for {processes} processes. Fix: raise them or set launcher.processes=1"
+        )
     return problems
 
 
@@ -142,8 +161,12 @@ class _Run:
     curricula: Mapping[str, Any]
     quotas: Mapping[str, int]
     steps: int
-    records: list[dict[str, Any]] = field(default_factory=list)
+    records: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     last: dict[str, float] = field(default_factory=dict)
+
+    def updates(self, step: int) -> int:
+        """Steps of the policy among the first ``step`` steps."""
+        return max(0, step - self.updater.algorithm.critic_warmup)
 
     def draw(self, address: tuple[int | str, ...]) -> list[Task]:
         """The prompts of one round, families spread evenly over processes and minibatches."""
@@ -171,15 +194,17 @@ class _Run:
         """Metrics of the step; its rollouts are kept for the next checkpoint."""
         self.last = {**measure(sampled), "groups_used": float(len(used)), **figures}
         tokens = sum(len(r.tokens) for group in sampled for r in group.rollouts)
-        self.records += rows(sampled, step + 1) if self.out.peers.is_main else []
+        if self.out.peers.is_main:
+            self.records[step + 1] = rows(sampled, step + 1)
         self.out.log(step + 1, {**self.last, **{f"seconds_{name}": value for name, value in seconds.items()}})
         shown = {name: self.last[name] for name in ("reward", "accuracy") if name in self.last}
-        self.out.progress(step + 1, self.steps, **shown, tokens_per_s=tokens / max(1e-9, sum(seconds.values())))
+        total = self.updater.algorithm.critic_warmup + self.steps
+        self.out.progress(step + 1, total, **shown, tokens_per_s=tokens / max(1e-9, sum(seconds.values())))
 
     def save(self, step: int) -> None:
-        """One checkpoint: weights, optimiser, reference, curricula; the rollouts since the last one first."""
-        if self.records:
-            write_rows(self.out.path / "rollouts" / f"step-{step:06d}.parquet", self.records)
+        """One checkpoint: weights, optimisers, reference, curricula; the rollouts since the last one first."""
+        for number, kept in self.records.items():  # a file a step: the same files wherever checkpoints and stops fell
+            write_rows(self.out.path / "rollouts" / f"step-{number:06d}.parquet", kept)
         self.records.clear()
         tensors, state = self.updater.learner.state()
         models = {"model": self.policy.model.state_dict(), "learner": tensors}
@@ -187,6 +212,9 @@ class _Run:
             models["reference"] = self.reference.state_dict()
         curricula = {name: curriculum.state() for name, curriculum in self.curricula.items()}
         rest = {"learner": state, "curricula": curricula, "algorithm": self.updater.state, "last": self.last}
+        if (critic := self.updater.critic) is not None:
+            tensors, rest["critic"] = critic.state()
+            models |= tensors
         save_checkpoint(self.out, step, models, rest)
 
     def restore(self) -> int:
@@ -197,6 +225,8 @@ class _Run:
         self.policy.engine.load(self.policy.model.state_dict())
         self.updater.learner.load_state(saved.tensors["learner"], saved.state["learner"])
         self.updater.state = saved.state["algorithm"]
+        if self.updater.critic is not None:
+            self.updater.critic.load_state(saved.tensors, saved.state["critic"])
         if "reference" in saved.tensors:
             self.reference.load_state_dict(saved.tensors["reference"])
         for name, curriculum in self.curricula.items():
@@ -210,19 +240,3 @@ class _Run:
             write_json(self.out.path / "curriculum.json", {name: c.describe() for name, c in self.curricula.items()})
             save_model(self.policy.model, self.policy.tokenizer, self.out.path / "model")
         return {"steps": float(self.steps), **self.last}
-
-
-def _curricula(inputs: Inputs, curriculum: Any, quotas: Mapping[str, int]) -> dict[str, Any]:
-    """One curriculum per quota, started from the profile's pass rates where there is a profile."""
-    profile = read_json(inputs["profile"].path / "profile.json") if "profile" in inputs else {}
-    rates = {cell: entry["pass_rate"] for cell, entry in profile.items()}
-    tasks = read_tasks(inputs, "train")
-    curricula = {}
-    for name in quotas:
-        mine = [task for task in tasks if name in (task.kind, task.family)]
-        if not mine:
-            known = sorted({task.kind for task in tasks} | {task.family for task in tasks})
-            raise ValueError(f"quotas.{name}: no such tasks in the data. Fix: one of {', '.join(known)}")
-        curricula[name] = copy.deepcopy(curriculum)
-        curricula[name].start(mine, {cell: rates[cell] for cell in {task.cell for task in mine} & rates.keys()})
-    return curricula

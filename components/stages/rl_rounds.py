@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from components.artifacts import read_json
 from components.curriculum.dynamic import keep_informative
 from components.rollout.sampling import Sampling
-from components.stages.shared import mean
+from components.runtime import Inputs
+from components.stages.shared import mean, read_tasks
 from components.types import Group
 
 
@@ -43,9 +46,10 @@ class Rounds:
         run, peers = self.run, self.run.out.peers
         address = (run.out.seed, run.out.name, step, number)
         tasks = peers.shard(run.draw(address))
-        rollouts = run.policy.sample(tasks, self.group_size, self.sampling, self.environment, address, step)
+        updates = run.updates(step)
+        rollouts = run.policy.sample(tasks, self.group_size, self.sampling, self.environment, address, updates)
         pairs = [(task, rollout) for task, group in zip(tasks, rollouts, strict=True) for rollout in group]
-        scores = self.reward.score(pairs, step / run.steps)
+        scores = self.reward.score(pairs, updates / run.steps)
         size = self.group_size
         groups = [
             Group(task, tuple(group), tuple(scores[i * size : (i + 1) * size]))
@@ -84,3 +88,19 @@ def measure(groups: Sequence[Group]) -> dict[str, float]:
             for family in sorted(by_family)
         },
     }
+
+
+def start_curricula(inputs: Inputs, curriculum: Any, quotas: Mapping[str, int]) -> dict[str, Any]:
+    """One curriculum per quota, started from the profile's pass rates where there is a profile."""
+    profile = read_json(inputs["profile"].path / "profile.json") if "profile" in inputs else {}
+    rates = {cell: entry["pass_rate"] for cell, entry in profile.items()}
+    tasks = read_tasks(inputs, "train")
+    curricula = {}
+    for name in quotas:
+        mine = [task for task in tasks if name in (task.kind, task.family)]
+        if not mine:
+            known = sorted({task.kind for task in tasks} | {task.family for task in tasks})
+            raise ValueError(f"quotas.{name}: no such tasks in the data. Fix: one of {', '.join(known)}")
+        curricula[name] = copy.deepcopy(curriculum)
+        curricula[name].start(mine, {cell: rates[cell] for cell in {task.cell for task in mine} & rates.keys()})
+    return curricula

@@ -14,10 +14,12 @@ from torch import Tensor
 from components.losses import stats
 from components.losses.aggregate import GlobalCounts
 from components.losses.policy import Algorithm
+from components.losses.value import value_targets
 from components.models.learner import Learner
 from components.models.logprobs import token_logprobs_and_entropy
 from components.rollout.batch import Batch, make_batch, micro_batches
 from components.runtime import Peers
+from components.stages.rl_critic import CriticTrainer, Lesson
 from components.types import Group
 
 
@@ -27,6 +29,7 @@ class Updater:
 
     Attributes:
         decoder, reference: forward passes of the policy and, if there is a KL term, of the reference.
+        critic: trained beside the policy on the same minibatches, if the algorithm needs one.
         minibatches: optimiser steps per rollout batch.
         beta: the stage's KL coefficient.
         max_length: token limit of a response.
@@ -45,22 +48,31 @@ class Updater:
     max_length: int
     micro_batch_tokens: int
     pad: int
+    critic: CriticTrainer | None = None
     state: dict[str, float] = field(default_factory=dict)
 
-    def __call__(self, groups: Sequence[Group], total: int) -> dict[str, float]:
-        """One update on this rank's groups, ``total`` over all ranks; returns figures of the whole update."""
-        batch = make_batch(groups, self.pad)
-        step = _Step(self, batch, groups)
+    def __call__(self, groups: Sequence[Group], total: int, *, policy: bool = True) -> dict[str, float]:
+        """One update on this rank's groups, ``total`` over all ranks; returns figures of the whole update.
+
+        Args:
+            policy: False updates the critic alone.
+        """
+        step = _Step(self, make_batch(groups, self.pad), groups)
         seen: list[Mapping[str, float]] = []
-        skipped = 0
+        skipped, figures = 0, {}
         for number in range(self.minibatches):
             mine = [i for i in range(len(groups)) if self._minibatch(i, total) == number]
-            outcome = self.learner.step(step.losses(mine, seen))
-            skipped += outcome.skipped == "nonfinite"
+            counts = step.counts(mine)
+            if policy:
+                outcome = self.learner.step(step.losses(mine, counts, seen))
+                skipped += outcome.skipped == "nonfinite"
+                figures = {"lr": outcome.lr, "grad_norm": outcome.grad_norm, "updates_skipped": float(skipped)}
+            if self.critic is not None and step.lesson is not None:
+                self.critic.step(step.lesson, mine, counts)
         merged = stats.merge(part for rank in self.peers.gather(seen) for part in rank)
         self.state = dict(self.algorithm.observe(self.state, merged))
-        figures = {"lr": outcome.lr, "grad_norm": outcome.grad_norm, "updates_skipped": float(skipped)}
-        return {**stats.summarise(merged), **figures, **self.state}
+        critic = {} if self.critic is None else self.critic.figures()
+        return {**stats.summarise(merged), **figures, **critic, **self.state}
 
     def _minibatch(self, position: int, total: int) -> int:
         """Minibatch of a local group: consecutive blocks of the (shuffled) step, whatever the number of ranks."""
@@ -68,7 +80,9 @@ class Updater:
 
     def logp(self, decoder: Any, batch: Batch) -> tuple[Float[Tensor, "M C"], Float[Tensor, "M C"] | None]:
         """Log-probability (and entropy, if the algorithm asks for it) of every trained token, 0 elsewhere."""
-        hidden = decoder.hidden_shared(batch.prompt_ids, batch.prompt_len, batch.ids, batch.group)
+        hidden = decoder.hidden_shared(
+            batch.prompt_ids, batch.prompt_len, batch.ids, batch.group, batch.length.clamp(min=1)
+        )
         flat, entropy = token_logprobs_and_entropy(
             hidden[batch.mask],
             decoder.head,
@@ -87,27 +101,32 @@ class _Step:
         self.updater, self.batch = updater, batch
         algorithm, scores = updater.algorithm, [score for group in groups for score in group.scores]
         valid = torch.tensor([score.outcome == "scored" for score in scores])
-        reward = torch.tensor([score.total for score in scores], dtype=torch.float)
+        total = torch.tensor([score.total for score in scores], dtype=torch.float)
         truncated = torch.tensor([r.finish == "length" for group in groups for r in group.rollouts])
         self.positive = torch.tensor([score.terms.get("accuracy", 0.0) >= 1.0 for score in scores])
         self.ref_logp = self._reference_logp()
+        reward = algorithm.shape_rewards(total, batch.length, updater.max_length)
+        value = None if updater.critic is None else updater.critic.values(batch)
+        given = {"mask": batch.mask, "logp": batch.logp_old, "ref_logp": self.ref_logp, "beta": updater.beta}
         self.advantage = algorithm.advantages(
-            algorithm.shape_rewards(reward, batch.length, updater.max_length),
-            torch.arange(len(groups)).repeat_interleave(batch.group_size),
-            valid,
-            mask=batch.mask,
-            logp=batch.logp_old,
-            ref_logp=self.ref_logp,
-            beta=updater.beta,
-            all_reduce=updater.peers.all_reduce,
+            reward, batch.group, valid, value=value, all_reduce=updater.peers.all_reduce, **given
         )
         self.mask = algorithm.loss_mask(batch.mask, truncated)
+        self.lesson: Lesson | None = None
+        if value is not None:
+            target = value_targets(algorithm, reward, valid, value=value, **given)
+            self.lesson = Lesson(batch, value, target, self.mask)
 
-    def losses(self, groups: Sequence[int], seen: list[Mapping[str, float]]) -> list[Callable[[], Tensor]]:
-        """One closure per micro-batch of these groups; each appends its statistics to ``seen`` when called."""
+    def counts(self, groups: Sequence[int]) -> GlobalCounts:
+        """Denominators of the minibatch of which this rank has these groups; every rank calls it."""
         rows = self.batch.rows(groups) if groups else torch.zeros(0, dtype=torch.long)
         local = GlobalCounts.of(self.mask[rows], max_length=self.updater.max_length, positive=self.positive[rows])
-        counts = GlobalCounts.merge(self.updater.peers.gather(local))
+        return GlobalCounts.merge(self.updater.peers.gather(local))
+
+    def losses(
+        self, groups: Sequence[int], counts: GlobalCounts, seen: list[Mapping[str, float]]
+    ) -> list[Callable[[], Tensor]]:
+        """One closure per micro-batch of these groups; each appends its statistics to ``seen`` when called."""
         useful = [group for group in groups if self._matters(group)]
         parts = micro_batches(self.batch, useful, self.updater.micro_batch_tokens)
         return [partial(self._loss, part, counts, seen) for part in parts]

@@ -203,10 +203,14 @@ def connect(directory: Path) -> Any:
     if uri := os.environ.get("MLFLOW_TRACKING_URI"):
         return MlflowClient(uri)
     directory.mkdir(parents=True, exist_ok=True)
+    database = directory / "mlflow.db"
     with locked(directory / ".create.lock"):  # two processes that create the tables at once break each other
-        client = MlflowClient(f"sqlite:///{directory / 'mlflow.db'}")
-        client.search_experiments(max_results=1)
-    return client
+        if not database.exists():
+            # A database that was left half made never works again: it gets its name only when it is whole.
+            draft = directory / f"mlflow.{os.getpid()}.db"
+            MlflowClient(f"sqlite:///{draft}").search_experiments(max_results=1)
+            draft.rename(database)
+    return MlflowClient(f"sqlite:///{database}")
 
 
 def find_experiment(client: Any, directory: Path, name: str) -> str:

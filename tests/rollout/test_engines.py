@@ -73,6 +73,15 @@ def talkative(tokenizer, make_small_decoder):
     return decoder
 
 
+def assert_same(got, expected):
+    """Equal to the bit where matrix products come from MKL; elsewhere log-probabilities may differ by rounding."""
+    if torch.backends.mkl.is_available():
+        assert got == expected
+    for a, b in zip(flat(got), flat(expected), strict=True):
+        assert (a.tokens, a.action_mask, a.finish, a.info) == (b.tokens, b.action_mask, b.finish, b.info)
+        assert a.logp == pytest.approx(b.logp, abs=1e-5)
+
+
 def flat(groups):
     return [completion for group in groups for completion in group]
 
@@ -119,18 +128,20 @@ def test_both_engines_hand_over_to_an_environment_alike(talkative, tokenizer, en
 
 
 @pytest.mark.parametrize("environment", [None, Echo()])
-def test_a_completion_does_not_depend_on_what_is_decoded_beside_it(talkative, tokenizer, environment):
+def test_a_completion_does_not_depend_on_what_is_decoded_beside_it(talkative, tokenizer, environment, monkeypatch):
     prompts, sampling = requests(24, 4), Sampling(40)
     expected = TorchEngine(talkative, tokenizer).generate(prompts, sampling, environment)
     assert {c.finish for c in flat(expected)} == {"stop", "length"}
     for max_batch, compact_at in ((4, 0.75), (17, 0.0), (64, 1.0)):
         engine = TorchEngine(talkative, tokenizer, max_batch=max_batch, compact_at=compact_at)
-        assert engine.generate(prompts, sampling, environment) == expected  # log-probabilities to the bit
+        assert_same(engine.generate(prompts, sampling, environment), expected)
     engine = TorchEngine(talkative, tokenizer, max_batch=31)
-    assert engine.generate(prompts[::-1], sampling, environment)[::-1] == expected
-    assert [engine.generate([p], sampling, environment)[0] for p in prompts[:5]] == expected[:5]
+    assert_same(engine.generate(prompts[::-1], sampling, environment)[::-1], expected)
+    assert_same([engine.generate([p], sampling, environment)[0] for p in prompts[:5]], expected[:5])
     last = [Request(p.tokens, p.seeds[-1:], p.task) for p in prompts]
-    assert [g[0] for g in engine.generate(last, sampling, environment)] == [g[-1] for g in expected]
+    assert_same(engine.generate(last, sampling, environment), [group[-1:] for group in expected])
+    monkeypatch.setattr("components.models.cache._PREFILL_TOKENS", 48)
+    assert_same(engine.generate(prompts, sampling, environment), expected)
 
 
 def test_log_probabilities_are_the_policys_own(talkative, tokenizer):

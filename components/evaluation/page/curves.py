@@ -26,8 +26,10 @@ _RL_CHARTS: tuple[tuple[str, Callable[[str, set[str]], bool], bool], ...] = (
     ("Groups with signal", lambda name, _: name == "signal", True),
     ("Cut off or failed", lambda name, _: name in ("truncated", "failed"), True),
     ("Loss", lambda name, _: name.endswith("loss"), False),
-    ("Gradient norm", lambda name, _: name == "grad_norm", False),
-    ("Learning rate", lambda name, _: name == "lr", False),
+    ("Gradient norm", lambda name, _: name.endswith("grad_norm"), False),
+    ("Critic: mean value and mean return", lambda name, _: name in ("value_mean", "return_mean"), False),
+    ("Critic: explained variance of the returns", lambda name, _: name == "explained_variance", False),
+    ("Learning rate", lambda name, _: name in ("lr", "critic_lr"), False),
     ("Seconds per step", lambda name, _: name.startswith("seconds"), False),
 )
 _COUNTS = {"groups_used", "tokens", "rollouts"}  # say nothing about learning
