@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from components.models.chat import Encoded
 from components.rng import stream
 
 
@@ -61,3 +66,24 @@ def batches_by_tokens(
     cut = [part for members in windows for part in split_by_tokens(members, lengths, max_tokens)]
     stream(*address).shuffle(cut)
     return cut
+
+
+def shifted(
+    examples: Sequence[Encoded], pad: int
+) -> tuple[Int[Tensor, "N T"], Int[Tensor, " N"], Int[Tensor, "N T"], Bool[Tensor, "N T"]]:
+    """What a causal model needs to learn from at least one example: inputs, their lengths, targets, trained targets.
+
+    Inputs are right-padded prompts and responses without the last column, targets the same without the first.
+
+    Args:
+        pad: any token id.
+    """
+    width = max(map(len, examples))
+    ids = torch.full((len(examples), width), pad, dtype=torch.long)
+    mask = torch.zeros(len(examples), width, dtype=torch.bool)
+    for row, example in enumerate(examples):
+        start, end = len(example.prompt), len(example)
+        ids[row, :end] = torch.tensor([*example.prompt, *example.tokens])
+        mask[row, start:end] = torch.tensor(example.mask)
+    length = torch.tensor([min(len(example), width - 1) for example in examples])
+    return ids[:, :-1], length, ids[:, 1:], mask[:, 1:]

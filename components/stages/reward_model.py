@@ -8,8 +8,6 @@ from typing import Any
 
 from torch import Tensor
 
-from components.artifacts import read_jsonl, write_json
-from components.evaluation.intervals import wilson
 from components.losses.preference import bradley_terry
 from components.models.batching import batches
 from components.models.chat import encode_examples
@@ -19,7 +17,7 @@ from components.models.load import load_model
 from components.models.reward_head import RewardModel
 from components.models.schedule import cosine
 from components.runtime import Inputs, Out
-from components.stages.shared import mean
+from components.stages.pairs import read_pairs, record_ranking
 from components.stages.train import train
 from components.types import Example, Preference
 
@@ -42,10 +40,7 @@ def reward_model(
     """
     backbone, tokenizer = load_model(inputs["model"].path / "model")
     scorer = RewardModel(backbone, make_decoder(backbone).hidden)
-    train_pairs, test_pairs = (
-        [Preference.from_json(row) for row in read_jsonl(inputs["preferences"].path / f"{split}.jsonl")]
-        for split in ("train", "test")
-    )
+    train_pairs, test_pairs = read_pairs(inputs)
     pairs = _encode(tokenizer, train_pairs)
     lengths = [max(len(a), len(b)) for a, b in pairs]
     plan = [part for epoch in range(epochs) for part in batches(lengths, batch_size, (out.seed, out.name, epoch))]
@@ -59,17 +54,9 @@ def reward_model(
 
     loss = train(out, scorer, learner, len(plan), loss_of_step, log_every=log_every, checkpoint_every=checkpoint_every)
     right = _ranked_right(scorer, _encode(tokenizer, test_pairs), out)
-    low, high = wilson(mean(right), len(right))
     if out.peers.is_main:
         scorer.save(out.path, tokenizer)
-        write_json(out.path / "pairs.json", _by_defect(test_pairs, right))
-    return {
-        "loss": loss,
-        "accuracy": mean(right),
-        "accuracy_low": low,
-        "accuracy_high": high,
-        "pairs": float(len(pairs)),
-    }
+    return {"loss": loss, **record_ranking(out, test_pairs, right), "pairs": float(len(pairs))}
 
 
 def _encode(tokenizer: Any, pairs: Sequence[Preference]) -> list[tuple[list[int], list[int]]]:
@@ -83,10 +70,3 @@ def _ranked_right(scorer: RewardModel, pairs: Sequence[tuple[list[int], list[int
     mine = out.peers.shard(pairs)
     chosen, rejected = scorer.score([a for a, _ in mine]), scorer.score([b for _, b in mine])
     return out.peers.unshard([float(a > b) for a, b in zip(chosen, rejected, strict=True)])
-
-
-def _by_defect(pairs: Sequence[Preference], right: Sequence[float]) -> dict[str, dict[str, float]]:
-    found: dict[str, list[float]] = {}
-    for pair, ok in zip(pairs, right, strict=True):
-        found.setdefault(f"{pair.family}/{pair.defect}", []).append(ok)
-    return {name: {"accuracy": mean(values), "n": float(len(values))} for name, values in sorted(found.items())}

@@ -13,7 +13,7 @@ from torch import Tensor
 from components.artifacts import read_jsonl
 from components.losses.aggregate import GlobalCounts
 from components.losses.sft import nll
-from components.models.batching import batches
+from components.models.batching import batches, shifted
 from components.models.chat import Encoded, encode_examples
 from components.models.decoder import make_decoder
 from components.models.learner import Learner
@@ -96,14 +96,6 @@ def example_loss(decoder: Any, examples: Sequence[Encoded], tokens: int, pad: in
     """Σ -log π(trained tokens) / ``tokens`` of right-padded examples; ``tokens`` counts those of the whole batch."""
     if not examples:  # the last batch of an epoch may have fewer examples than there are processes
         return torch.zeros(())
-    width = max(len(e.prompt) + len(e.tokens) for e in examples)
-    ids = torch.full((len(examples), width), pad, dtype=torch.long)
-    mask = torch.zeros(len(examples), width, dtype=torch.bool)
-    for row, example in enumerate(examples):
-        start, end = len(example.prompt), len(example.prompt) + len(example.tokens)
-        ids[row, :end] = torch.tensor([*example.prompt, *example.tokens])
-        mask[row, start:end] = torch.tensor(example.mask)
-    trained = mask[:, 1:]
-    length = mask.new_tensor([min(len(e), width - 1) for e in examples], dtype=torch.long)
-    logp = token_logprobs(decoder.hidden(ids[:, :-1], length)[trained], decoder.head, ids[:, 1:][trained])
+    ids, length, targets, trained = shifted(examples, pad)
+    logp = token_logprobs(decoder.hidden(ids, length)[trained], decoder.head, targets[trained])
     return nll(logp[None], torch.ones_like(logp[None]).bool(), GlobalCounts(len(examples), tokens, 0))
