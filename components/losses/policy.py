@@ -8,16 +8,17 @@ The RL stage holds an `Algorithm` and does not know which one it is:
 Whatever of this a preset sets is in ``conf/algorithm/*.yaml``.
 """
 
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from components.losses import compatibility, mismatch, overlong, ratio, stats, supply
+from components.losses import mismatch, overlong, ratio, stats, supply
+from components.losses.advantage import gae
 from components.losses.aggregate import GlobalCounts
+from components.losses.compatibility import algorithm_check  # preflight asks for it here too, of the node
 from components.losses.entropy import Entropy
 from components.losses.kl import Penalty
 from components.losses.overlong import Overlong
@@ -26,6 +27,11 @@ from components.losses.terms import further_terms, reward_penalty
 from components.losses.value import Critic
 
 State = dict[str, float]
+
+_SUPPLIED = {
+    "advantage": {"reward", "group", "valid", "mask", "penalty", "value", "all_reduce"},
+    "surrogate": {"log_ratio", "logp", "advantage", "mask"},
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +99,21 @@ class Algorithm:
 
     def check(self, *, beta: float | None = None, group_size: int | None = None) -> list[str]:
         """Combinations that run and cannot work, each with the reason; empty if there are none."""
-        return compatibility.check(self, beta=beta, group_size=group_size)
+        node = {f.name: supply.described(getattr(self, f.name)) for f in fields(self)}
+        return [*self._unsupplied(), *algorithm_check(node, beta=beta, group_size=group_size)]
+
+    def _unsupplied(self) -> Iterator[str]:
+        """Arguments of one's own functions that nobody gives them; preflight cannot see these."""
+        for piece, supplied in _SUPPLIED.items():
+            function = getattr(self, piece)
+            for name in supply.required(function):
+                if name not in supplied:
+                    yield (
+                        f"{piece}: {supply.name_of(function)} asks for {name!r}, which is neither set in its node nor "
+                        f"one of {', '.join(sorted(supplied))}. Fix: set it, or rename the argument"
+                    )
+        if self.needs_critic and self.critic is None and supply.base(self.advantage) is not gae:
+            yield f"advantage: {supply.name_of(self.advantage)} takes a value. Fix: set algorithm.critic"
 
     # -- data rules ----------------------------------------------------------------------------------------------------
     def shape_rewards(
@@ -198,8 +218,8 @@ class Algorithm:
         mask = mask.bool()
         # Masked once, here: padding may hold anything, NaN included.
         inside = mask.to(torch.promote_types(logp.dtype, torch.float32))
-        logp, logp_old = (_clean(x, mask, inside) for x in (logp, logp_old.detach()))
-        ref_logp = None if ref_logp is None else _clean(ref_logp.detach(), mask, inside)
+        logp, logp_old = (ratio.clean(x, mask, inside) for x in (logp, logp_old.detach()))
+        ref_logp = None if ref_logp is None else ratio.clean(ref_logp.detach(), mask, inside)
         entropy = None if entropy is None else torch.where(mask, entropy, 0.0)
         advantage = advantage.detach().to(logp.dtype)
         advantage = inside * advantage[:, None] if advantage.ndim == 1 else torch.where(mask, advantage, 0.0)
@@ -236,12 +256,3 @@ class Algorithm:
             return dict(state)
         coef = self.entropy.following(state["entropy_coef"], merged["entropy"] / merged["tokens"])
         return {**state, "entropy_coef": coef}
-
-
-def _clean(logp: Tensor, mask: Tensor, inside: Tensor) -> Tensor:
-    """Finite where the mask is set (a NaN there stays), 0 elsewhere; ``inside`` is the mask in floats."""
-    if logp.device.type == "cpu" and logp.numel():  # selecting takes five times as long there as a product
-        low, high = (bound.item() for bound in logp.detach().aminmax())
-        if low >= ratio.FLOOR and high < math.inf:
-            return logp * inside
-    return torch.where(mask, ratio.finite(logp), 0.0)

@@ -3,6 +3,8 @@
 Log-probabilities are finite where the mask is set (`finite` sees to it); where it is not they may be anything.
 """
 
+import math
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -44,6 +46,17 @@ def sequence_sum(
 def finite(logp: Float[Tensor, "N T"]) -> Float[Tensor, "N T"]:
     """Log-probabilities with −inf raised to −1e4, in float32 at least. NaN stays NaN: it is a fault, not a value."""
     return threshold(logp.to(torch.promote_types(logp.dtype, torch.float32)), FLOOR, FLOOR)
+
+
+def clean(
+    logp: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], inside: Float[Tensor, "N T"]
+) -> Float[Tensor, "N T"]:
+    """`finite` where the mask is set, 0 elsewhere, whatever stood there; ``inside`` is the mask in floats."""
+    if logp.device.type == "cpu" and logp.numel():  # selecting takes five times as long there as a product
+        low, high = (bound.item() for bound in logp.detach().aminmax())
+        if low >= FLOOR and high < math.inf:
+            return logp * inside
+    return torch.where(mask, finite(logp), 0.0)
 
 
 def masked_mean(x: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Float[Tensor, "N 1"]:

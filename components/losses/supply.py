@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, is_dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -55,6 +56,18 @@ def call(function: Callable[..., Tensor], available: Mapping[str, Any]) -> Tenso
 def base(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function under a partial."""
     return getattr(function, "func", function)
+
+
+def described(piece: Any) -> Any:
+    """A piece as the node that would build it, defaults included; what is no piece stays as it is."""
+    if is_dataclass(piece) and not isinstance(piece, type):
+        kind = type(piece)
+        return {"_target_": f"{kind.__module__}.{kind.__qualname__}", **asdict(piece)}
+    if callable(piece):
+        function = base(piece)
+        where = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', repr(function))}"
+        return {"_target_": where, **settings(piece)}
+    return piece
 
 
 def name_of(function: Callable[..., Any]) -> str:

@@ -134,6 +134,10 @@ def need_width(log_ratio, advantage, width):
     return log_ratio * advantage * width
 
 
+def need_value(reward, value):
+    return reward[:, None] - value
+
+
 @pytest.mark.parametrize(
     ("pieces", "given", "says"),
     [
@@ -149,20 +153,20 @@ def need_width(log_ratio, advantage, width):
         (
             {"ratio": ratio.sequence, "surrogate": surrogate.gmpo, "aggregate": aggregate.sequence_mean},
             {},
-            "Use ratio token",
+            "use ratio token",
         ),
         ({"surrogate": partial(surrogate.cispo, cap=0.2)}, {}, "cap=0.2 is the upper bound of the ratio itself"),
         ({"surrogate": partial(surrogate.clip, dual=1.1)}, {}, "dual=1.1"),
         ({"surrogate": partial(surrogate.clip, eps_low=0)}, {}, "must be positive"),
-        ({}, {"beta": 0.05}, "beta=0.05 without kl"),
         ({"kl": K3}, {"beta": -1.0}, "negative"),
         ({"kl": Penalty(estimator="k1", place="loss")}, {}, "gradient of zero mean"),
-        ({"kl": Penalty(estimator="k3", place="reward")}, {}, "Use k1"),
+        ({"kl": Penalty(estimator="k3", place="reward")}, {}, "use k1"),
         ({"ref_refresh_every": 400}, {}, "without kl"),
         ({}, {"group_size": 1}, "group_size=1"),
         ({"advantage": advantage.gae}, {}, "needs a critic"),
-        ({"critic": Critic()}, {}, "critic without use"),
-        ({"dynamic_sampling": -1}, {}, "dynamic_sampling=-1"),
+        ({"critic": Critic()}, {}, "takes no value, so nothing uses it"),
+        ({"advantage": need_value}, {}, "need_value takes a value"),
+        ({"dynamic_sampling": -1}, {}, "dynamic_sampling: -1"),
         ({"surrogate": need_width}, {}, "asks for 'width'"),
     ],
 )
@@ -176,6 +180,9 @@ def test_nonsense_is_refused_with_its_reason(pieces: dict, given: dict, says: st
     [
         ({}, {"beta": 0.0, "group_size": 8}),
         ({"kl": K3}, {"beta": 0.02}),
+        ({}, {"beta": 0.02}),  # a stage's coefficient is for algorithms with a KL term
+        ({"advantage": need_value, "critic": Critic()}, {}),
+        ({"kl": Penalty(estimator="k1", corrected=True)}, {}),
         ({"ratio": ratio.sequence_token, "surrogate": GSPO}, {}),
         ({"ratio": ratio.sequence, "surrogate": surrogate.cispo}, {}),  # the ratio is a detached weight
         ({"surrogate": partial(need_width, width=3)}, {}),
