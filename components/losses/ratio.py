@@ -48,9 +48,7 @@ def finite(logp: Float[Tensor, "N T"]) -> Float[Tensor, "N T"]:
     return threshold(logp.to(torch.promote_types(logp.dtype, torch.float32)), FLOOR, FLOOR)
 
 
-def clean(
-    logp: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], inside: Float[Tensor, "N T"]
-) -> Float[Tensor, "N T"]:
+def clean(logp: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], inside: Float[Tensor, "N T"]) -> Float[Tensor, "N T"]:
     """`finite` where the mask is set, 0 elsewhere, whatever stood there; ``inside`` is the mask in floats."""
     if logp.device.type == "cpu" and logp.numel():  # selecting takes five times as long there as a product
         low, high = (bound.item() for bound in logp.detach().aminmax())
