@@ -43,9 +43,7 @@ def chat(directory: Path, *, max_new_tokens: int, temperature: float, seed: int,
     Args:
         keep: remember the conversation; without it every line is a fresh question, as in training.
     """
-    import torch  # heavy, as all that follows
-
-    from components.environments.calculator import Calculator
+    from components.environments.calculator import Calculator  # heavy, as all that follows
     from components.models.chat import render
     from components.models.decoder import make_decoder
     from components.models.load import load_model
@@ -54,7 +52,6 @@ def chat(directory: Path, *, max_new_tokens: int, temperature: float, seed: int,
     from components.rollout.torch_engine import TorchEngine
     from components.types import Message, Task
 
-    torch.set_grad_enabled(False)
     model, tokenizer = load_model(directory)
     engine = TorchEngine(make_decoder(model), tokenizer)
     room = model.config.max_position_embeddings

@@ -14,8 +14,8 @@ from functools import cache
 from typing import Any, TypeGuard
 
 from flows.errors import Problem, did_you_mean
-from flows.modules import module_tree, top_names
-from flows.signature import split_target
+from flows.modules import find_source, module_tree, top_names
+from flows.signature import read_signature, split_target
 
 _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     **dict.fromkeys(("lr", "learning_rate", "epochs"), (lambda x: x > 0, "must be positive")),
@@ -104,17 +104,24 @@ def _is_number(value: Any) -> TypeGuard[int | float]:
 
 
 def component_problems(
-    where: str, key: str, target: str, settings: Mapping[str, Any], inputs: Mapping[str, str] | None
+    where: str,
+    key: str,
+    target: str,
+    settings: Mapping[str, Any],
+    inputs: Mapping[str, str] | None,
+    processes: int = 1,
 ) -> list[Problem]:
-    """What the component's own check says of its settings; ``inputs`` is given for stages.
+    """What the component's own check says of its settings; ``inputs`` and ``processes`` are given for stages.
 
+    Components inside the settings have their defaults filled in, as far as these are written as plain values.
     A line ``"lr: too large. Fix: …"`` becomes the problem of key ``lr``; other lines concern the node as a whole.
     """
     check = _check_function(target, is_stage=inputs is not None)
     if check is None:
         return []
-    wants_inputs = len(inspect.signature(check).parameters) > 1
-    lines = check(settings, inputs or {}) if wants_inputs else check(settings)
+    given = (_with_defaults(settings), inputs or {}, processes)
+    positional = [p for p in inspect.signature(check).parameters.values() if p.kind is not p.KEYWORD_ONLY]
+    lines = check(*given[: len(positional)])
     problems = []
     for line in lines:
         match = re.match(r"([A-Za-z_][\w.]*): (.*)", line, re.DOTALL)
@@ -123,6 +130,15 @@ def component_problems(
         path = ".".join(part for part in (key, name) if part)
         problems.append(Problem(where, path, text.rstrip("."), fix=fix.rstrip(".")))
     return problems
+
+
+def _with_defaults(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_with_defaults(item) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    given = {key: _with_defaults(item) for key, item in value.items()}
+    return {**read_signature(value["_target_"]).defaults, **given} if "_target_" in value else given
 
 
 @cache
@@ -162,19 +178,27 @@ def _from_source(module: str, function: str) -> Callable[..., list[str]] | None:
     return namespace[function]
 
 
-def _is_light(statement: ast.AST) -> bool:
+def _is_light(statement: ast.AST, seen: frozenset[str] = frozenset()) -> bool:
     match statement:
         case ast.FunctionDef() | ast.Assign() | ast.AnnAssign():
             return True
         case ast.Import(names=aliases):
-            return all(_is_cheap_module(alias.name) for alias in aliases)
-        case ast.ImportFrom(module=str(module), level=0):
-            return _is_cheap_module(module)
+            return all(_is_cheap_module(alias.name, seen) for alias in aliases)
+        case ast.ImportFrom(module=str(module), level=0, names=aliases):
+            submodules = [name for alias in aliases if find_source(name := f"{module}.{alias.name}") is not None]
+            return all(_is_cheap_module(name, seen) for name in (module, *submodules))
     return False
 
 
-def _is_cheap_module(module: str) -> bool:
-    return module.split(".")[0] in sys.stdlib_module_names or module in ("components.types", "components.rng")
+def _is_cheap_module(module: str, seen: frozenset[str] = frozenset()) -> bool:
+    """In the standard library, or one of ours that imports only such modules, from packages that import nothing."""
+    package, _, _ = module.rpartition(".")
+    if module.split(".")[0] in sys.stdlib_module_names or module in seen:
+        return True
+    if module.split(".")[0] != "components" or module_tree(module) is None:
+        return False
+    imports = [s for s in top_names(module).values() if isinstance(s, ast.Import | ast.ImportFrom)]
+    return (not package or _is_cheap_module(package, seen)) and all(_is_light(s, seen | {module}) for s in imports)
 
 
 def _global_names(statement: ast.AST) -> set[str]:

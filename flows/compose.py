@@ -7,7 +7,8 @@ change and no logging set-up take place behind the user's back.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,10 +71,8 @@ class Config:
         """Content of ``<group>/<option>.yaml``, unresolved."""
         import hydra
 
-        with _hydra(self.config_dir) as searchpath:
-            loaded = _guard(
-                f"{group}/{option}.yaml", lambda: hydra.compose(overrides=[searchpath, f"+{group}={option}"])
-            )
+        with _hydra(self.config_dir):
+            loaded = _guard(f"{group}/{option}.yaml", lambda: hydra.compose(overrides=[f"+{group}={option}"]))
         return hide_secrets(_plain(loaded, resolve=False)).get(group)
 
 
@@ -90,12 +89,11 @@ def compose(overrides: Sequence[str] = (), config_dir: Path | None = None) -> Co
     groups, parsed = Groups.find(roots), parse(overrides)
     choosing = [o for o in parsed if o.key in groups]
     _check_options(choosing, groups)
-    with _hydra(config_dir) as searchpath:
+    with _hydra(config_dir):
 
         def composed(lines: Sequence[str]) -> Any:
             return _guard(
-                "configuration",
-                lambda: hydra.compose("config", overrides=[searchpath, *lines], return_hydra_config=True),
+                "configuration", lambda: hydra.compose("config", overrides=list(lines), return_hydra_config=True)
             )
 
         base = composed([o.text for o in choosing])
@@ -117,22 +115,27 @@ def compose(overrides: Sequence[str] = (), config_dir: Path | None = None) -> Co
     )
 
 
-def _hydra(config_dir: Path | None) -> Any:
-    """Context in which ``hydra.compose`` works; gives the override that adds the built-in directory."""
-    from contextlib import contextmanager
-
-    from hydra import initialize_config_dir
+@contextmanager
+def _hydra(config_dir: Path | None) -> Iterator[None]:
+    """Context in which ``hydra.compose`` finds the user's files first, then the built-in ones."""
+    # Hydra's public `initialize_config_dir` knows one directory and wants the primary config in it; a user's holds
+    # groups only. These are its own steps, with one directory more.
+    from hydra import version
+    from hydra._internal.hydra import Hydra
+    from hydra._internal.utils import create_config_search_path
     from hydra.core.global_hydra import GlobalHydra
 
-    first, *rest = config_roots(config_dir)
-
-    @contextmanager
-    def opened() -> Any:
+    *before, built_in = config_roots(config_dir)
+    search_path = create_config_search_path(str(built_in))
+    for root in before:
+        search_path.prepend("user", f"file://{root}", anchor="main")
+    GlobalHydra.instance().clear()
+    version.setbase("1.3")
+    Hydra.create_main_hydra2("r1flow", search_path)
+    try:
+        yield
+    finally:
         GlobalHydra.instance().clear()
-        with initialize_config_dir(str(first), version_base="1.3", job_name="r1flow"):
-            yield f"hydra.searchpath=[{','.join(f'file://{path}' for path in rest)}]"
-
-    return opened()
 
 
 def _plain(cfg: Any, *, resolve: bool) -> dict[str, Any]:

@@ -3,15 +3,16 @@
 Three kinds of check, in this order: every node fits its component's signature (names, required settings, types);
 figures that can't be right whatever the component (a negative learning rate, a group of one); and what a component
 says itself, by a function ``<name>_check(settings) -> list[str]`` next to it (for a stage also plain ``check``).
-Such a function is pure; it may take a second parameter, the stage's inputs. It is run from its source alone if it
-uses nothing but built-ins, the standard library and constants of its module, else the module is imported.
+Such a function is pure; a stage's may take two more parameters, its inputs and the number of its processes. It is run
+from its source alone if it uses nothing but built-ins, the standard library and constants of its module, else the
+module is imported.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import os
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from flows.annotations import SPECIAL
 from flows.build import ALLOWED, is_allowed
 from flows.checks import component_problems, figure_problems
 from flows.errors import BadInput, Problem, did_you_mean, short
+from flows.launch import make_launcher
 from flows.signature import NoSuchTarget, Signature, read_signature
 from flows.stage import StageSpec
 from flows.values import canonical, type_problem
@@ -110,11 +112,21 @@ def _stage(spec: StageSpec, allow: Sequence[str]) -> tuple[list[Problem], dict[s
         return [Problem(where, "_target_", "is not a stage function", got=spec.target, fix=fix)], settings
     problems, values = _settings(where, "", settings, signature, allow, skip=_STAGE_ARGUMENTS, partial=False)
     problems += _input_nodes(where, settings, spec.inputs)
-    problems += check_node(where, "launcher", spec.launcher, ("flows.launch", *allow[len(ALLOWED) :]))[0]
+    users = allow[len(ALLOWED) :]
+    of_launcher = check_node(where, "launcher", spec.launcher, ("flows.launch", *users))[0]
+    launcher = None
+    if not of_launcher:
+        try:
+            launcher = make_launcher(spec.launcher, users)
+        except ValueError as error:  # "launcher.processes=2: … Fix: …"
+            text, _, fix = str(error).partition(" Fix: ")
+            of_launcher = [Problem(where, "", text.rstrip("."), fix=fix or "correct that setting of the launcher")]
+    problems += of_launcher
     if not problems:
+        processes = getattr(launcher, "processes", 1)
         problems = [
             *figure_problems(where, "", {**signature.defaults, **settings}),
-            *component_problems(where, "", spec.target, values, spec.inputs),
+            *component_problems(where, "", spec.target, values, spec.inputs, processes),
         ]
     return problems, values
 
@@ -201,11 +213,10 @@ def _input_nodes(where: str, node: Any, inputs: Mapping[str, str], key: str = ""
 
 def _store_problems(artifacts: Path) -> Iterator[Problem]:
     """The directory for artifacts can be written and has room."""
+    there = next(path for path in (artifacts, *artifacts.absolute().parents) if path.exists())
     try:
-        artifacts.mkdir(parents=True, exist_ok=True)
-        probe = artifacts / f".write-test-{os.getpid()}"
-        probe.write_bytes(b"\0")
-        probe.unlink()
+        with tempfile.TemporaryFile(dir=there) as probe:  # leaves nothing, not even for a moment where it has no name
+            probe.write(b"\0")
     except OSError as error:
         yield Problem(
             "configuration",
@@ -215,7 +226,7 @@ def _store_problems(artifacts: Path) -> Iterator[Problem]:
             fix="set artifacts=DIR to a directory you may write",
         )
         return
-    free = shutil.disk_usage(artifacts).free
+    free = shutil.disk_usage(there).free
     if free < _ROOM:
         yield Problem(
             "configuration",

@@ -1,121 +1,114 @@
-"""Combinations of pieces that run and cannot work."""
+"""Combinations of pieces that run and cannot work, told from an algorithm's configuration alone.
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+Without torch, so that preflight can ask before anything heavy is imported.
+"""
 
-from components.losses import advantage, aggregate, ratio, surrogate
-from components.losses.supply import base, name_of, parameters, required
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-if TYPE_CHECKING:
-    from components.losses.policy import Algorithm
+Node = Mapping[str, Any]
 
 _GSPO_BAND = 0.05
-_GROUP_RELATIVE = (advantage.group_norm, advantage.group_center, advantage.leave_one_out)
-_SUPPLIED = {
-    "advantage": {"reward", "group", "valid", "mask", "penalty", "value", "all_reduce"},
-    "surrogate": {"log_ratio", "logp", "advantage", "mask"},
-}
+_HERE = "components.losses."
+_SEQUENCE, _SEQUENCE_TOKEN, _SEQUENCE_SUM, _TOKEN = (
+    f"{_HERE}ratio.{name}" for name in ("sequence", "sequence_token", "sequence_sum", "token")
+)
+_CLIP, _CISPO, _GMPO = (f"{_HERE}surrogate.{name}" for name in ("clip", "cispo", "gmpo"))
+_DETACHED = (_CISPO, *(f"{_HERE}surrogate.{name}" for name in ("reinforce_ratio", "reinforce")))
+_SUMS = tuple(f"{_HERE}aggregate.{name}" for name in ("token_mean", "constant", "sequence_sum"))
+_GROUP_RELATIVE = tuple(f"{_HERE}advantage.{name}" for name in ("group_norm", "group_center", "leave_one_out"))
+_GAE = f"{_HERE}advantage.gae"
 
 
-def check(algorithm: "Algorithm", *, beta: float | None = None, group_size: int | None = None) -> list[str]:
-    """Messages, each with the offending values, the reason and the remedy."""
-    return [
-        *_pieces(algorithm),
-        *_levels(algorithm),
-        *_clipping(algorithm),
-        *_kl(algorithm, beta),
-        *_rest(algorithm, group_size),
-    ]
+def algorithm_check(settings: Node, *, beta: float | None = None, group_size: int | None = None) -> list[str]:
+    """What is wrong with an algorithm: ``piece: the offending values and the reason. Fix: the remedy``.
+
+    Args:
+        settings: the algorithm's node, its pieces as nodes with their defaults filled in; pieces that are not built in
+            are left alone.
+        beta, group_size: the stage's, where they are known.
+    """
+    return [*_levels(settings), *_clipping(settings), *_kl(settings, beta), *_rest(settings, group_size)]
 
 
-def _pieces(algorithm: "Algorithm") -> Iterator[str]:
-    for piece, supplied in _SUPPLIED.items():
-        function = getattr(algorithm, piece)
-        for name in required(function):
-            if name not in supplied:
-                yield (
-                    f"{piece}: {name_of(function)} asks for {name!r}, which is neither set in its node nor one of "
-                    f"{', '.join(sorted(supplied))}. Set it, or rename the argument."
-                )
-
-
-def _levels(algorithm: "Algorithm") -> Iterator[str]:
-    whole = base(algorithm.ratio) in (ratio.sequence, ratio.sequence_sum) or base(algorithm.surrogate) is surrogate.gmpo
-    detached = base(algorithm.surrogate) in (surrogate.cispo, surrogate.reinforce_ratio, surrogate.reinforce)
-    where = base(algorithm.aggregate)
-    if whole and not detached and where in (aggregate.token_mean, aggregate.constant, aggregate.sequence_sum):
+def _levels(node: Node) -> Iterator[str]:
+    ratio, surrogate, aggregate = (_target(node, name) for name in ("ratio", "surrogate", "aggregate"))
+    whole = ratio in (_SEQUENCE, _SEQUENCE_SUM) or surrogate == _GMPO
+    if whole and surrogate not in _DETACHED and aggregate in _SUMS:
         yield (
-            f"ratio={name_of(algorithm.ratio)}, surrogate={name_of(algorithm.surrogate)}, aggregate={name_of(where)}: "
-            "the loss of a whole sequence stands at each of its tokens, so summing weighs a rollout by its length. "
-            "Use aggregate sequence_mean, or ratio sequence_token."
+            f"aggregate: {_short(aggregate)} with ratio {_short(ratio)} and surrogate {_short(surrogate)}: the loss of a "
+            "whole sequence stands at each of its tokens, so summing weighs a rollout by its length. "
+            "Fix: use aggregate sequence_mean, or ratio sequence_token"
         )
-    if base(algorithm.surrogate) is surrogate.gmpo and base(algorithm.ratio) is not ratio.token:
+    if surrogate == _GMPO and ratio != _TOKEN:
         yield (
-            f"surrogate=gmpo with ratio={name_of(algorithm.ratio)}: gmpo clips each token and takes the mean itself. "
-            "Use ratio token."
+            f"ratio: {_short(ratio)} with surrogate gmpo, which clips each token and takes the mean itself. "
+            "Fix: use ratio token"
         )
 
 
-def _clipping(algorithm: "Algorithm") -> Iterator[str]:
-    kind = base(algorithm.surrogate)
-    if kind is surrogate.clip:
-        low, high = (_setting(algorithm.surrogate, name) for name in ("eps_low", "eps_high"))
-        dual = _setting(algorithm.surrogate, "dual")
+def _clipping(node: Node) -> Iterator[str]:
+    ratio, surrogate = _target(node, "ratio"), node["surrogate"]
+    if surrogate["_target_"] == _CLIP:
+        low, high, dual = (surrogate.get(name) for name in ("eps_low", "eps_high", "dual"))
         if low <= 0 or high <= 0:
-            yield f"surrogate=clip: eps_low={low} and eps_high={high} must be positive."
-        if base(algorithm.ratio) in (ratio.sequence, ratio.sequence_token) and max(low, high) >= _GSPO_BAND:
+            yield f"surrogate: eps_low={low} and eps_high={high} must be positive. Fix: 0.2 is usual"
+        if ratio in (_SEQUENCE, _SEQUENCE_TOKEN) and max(low, high) >= _GSPO_BAND:
             yield (
-                f"ratio={name_of(algorithm.ratio)} with clip {low}/{high}: the mean log-ratio of a sequence moves by "
-                f"thousandths, so a band of {_GSPO_BAND} or more never clips. Use eps_low 3e-4, eps_high 4e-4 (GSPO)."
+                f"surrogate: eps_low={low}, eps_high={high} with ratio {_short(ratio)}: the mean log-ratio of a sequence "
+                f"moves by thousandths, so a band of {_GSPO_BAND} or more never clips. "
+                "Fix: use eps_low 3e-4 and eps_high 4e-4 (GSPO), or ratio token"
             )
         if dual is not None and dual <= 1 + high:
             yield (
-                f"surrogate=clip: dual={dual} must be above 1 + eps_high = {1 + high}, else it cuts inside the trust "
-                "region. 3.0 is usual; null for none."
+                f"surrogate: dual={dual} must be above 1 + eps_high = {1 + high}, else it cuts inside the trust region. "
+                "Fix: 3.0 is usual; null for none"
             )
-    if kind is surrogate.cispo and (cap := _setting(algorithm.surrogate, "cap")) < 1:
+    if surrogate["_target_"] == _CISPO and (cap := surrogate["cap"]) < 1:
         yield (
-            f"surrogate=cispo: cap={cap} is the upper bound of the ratio itself (1 on the sampling policy), so a cap "
-            "under 1 only shrinks every weight. Use 5.0; 1 + ε if you meant ε."
+            f"surrogate: cap={cap} is the upper bound of the ratio itself (1 on the sampling policy), so a cap under 1 "
+            "only shrinks every weight. Fix: use 5.0; 1 + ε if you meant ε"
         )
 
 
-def _kl(algorithm: "Algorithm", beta: float | None) -> Iterator[str]:
-    kl = algorithm.kl
+def _kl(node: Node, beta: float | None) -> Iterator[str]:
+    kl = node.get("kl")
     if kl is None:
-        if beta:
-            yield (
-                f"beta={beta} without kl: this algorithm has no KL term to weigh. Set algorithm.kl "
-                "(for instance estimator k3, place loss), or beta 0."
-            )
-        if algorithm.ref_refresh_every:
-            yield f"ref_refresh_every={algorithm.ref_refresh_every} without kl: there is no reference. Set it to 0."
+        if refresh := node.get("ref_refresh_every"):
+            yield f"ref_refresh_every: {refresh} without kl: there is no reference to refresh. Fix: set it to 0"
         return
-    in_force = algorithm.beta(beta)
-    if in_force < 0:
-        yield f"kl: beta={in_force} is negative, which drives the policy away from the reference. Use 0 or more."
-    if kl.place == "reward" and kl.estimator != "k1":
-        yield f"kl: place reward with estimator {kl.estimator}: a reward needs the unbiased log-ratio itself. Use k1."
-    if kl.place == "loss" and kl.estimator == "k1":
-        yield "kl: estimator k1 in the loss has a gradient of zero mean: it holds nothing. Use k3, k2 or place reward."
-
-
-def _rest(algorithm: "Algorithm", group_size: int | None) -> Iterator[str]:
-    alone = group_size is not None and group_size < 2
-    if alone and base(algorithm.advantage) in _GROUP_RELATIVE:
+    in_force = beta if kl.get("beta") is None else kl["beta"]
+    if in_force is not None and in_force < 0:
+        yield f"kl: beta={in_force} is negative, which drives the policy away from the reference. Fix: use 0 or more"
+    if kl["place"] == "reward" and kl["estimator"] != "k1":
         yield (
-            f"advantage={name_of(algorithm.advantage)} with group_size={group_size}: a rollout beside itself has "
-            "advantage 0. Use 2 or more (8 is usual)."
+            f"kl: estimator {kl['estimator']} with place reward: a reward needs the unbiased log-ratio itself. Fix: use k1"
         )
-    if algorithm.needs_critic and algorithm.critic is None:
-        yield f"advantage={name_of(algorithm.advantage)} needs a critic: set algorithm.critic."
-    if algorithm.critic is not None and not algorithm.needs_critic:
-        yield f"critic without use: advantage={name_of(algorithm.advantage)} takes no value. Set critic to null."
+    if kl["place"] == "loss" and kl["estimator"] == "k1" and not kl.get("corrected"):
+        yield (
+            "kl: estimator k1 in the loss has a gradient of zero mean: it holds nothing. Fix: use k3, k2 or place reward"
+        )
+
+
+def _rest(node: Node, group_size: int | None) -> Iterator[str]:
+    advantage, critic = _target(node, "advantage"), node.get("critic")
+    if group_size is not None and group_size < 2 and advantage in _GROUP_RELATIVE:
+        yield (
+            f"advantage: {_short(advantage)} with group_size={group_size}: a rollout beside itself has advantage 0. "
+            "Fix: use 2 or more (8 is usual)"
+        )
+    if advantage == _GAE and critic is None:
+        yield "advantage: gae needs a critic. Fix: set critic to a components.losses.value.Critic"
+    if critic is not None and advantage.startswith(_HERE) and advantage != _GAE:
+        yield f"critic: advantage {_short(advantage)} takes no value, so nothing uses it. Fix: set critic to null"
     for name in ("dynamic_sampling", "ref_refresh_every", "positive_nll"):
-        if (value := getattr(algorithm, name)) < 0:
-            yield f"{name}={value} is negative. Use 0 for off."
+        if (value := node.get(name) or 0) < 0:
+            yield f"{name}: {value} is negative. Fix: use 0 for off"
 
 
-def _setting(function: Callable[..., Any], name: str) -> Any:
-    """Value that a partial (or the function's own default) gives to a keyword."""
-    return parameters(function)[name].default
+def _target(node: Node, piece: str) -> str:
+    return node[piece]["_target_"]
+
+
+def _short(target: str) -> str:
+    return target.rpartition(".")[2]

@@ -12,6 +12,7 @@ from typing import Literal
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import hardtanh
 
 from components.losses.ratio import finite
 from components.losses.surrogate import MAX_LOG_RATIO
@@ -44,22 +45,27 @@ class Penalty:
         estimator: k1, k2 or k3.
         place: "loss" adds β·aggregate(k); "reward" subtracts β·k1 per token before the advantage.
         beta: None takes the stage's.
+        corrected: in the loss, weighs the estimate by r = π_θ/π_old, through which the gradient flows too. k3 then has
+            the gradient of the reverse KL, off-policy as well (arXiv:2512.02556 eq. 7).
     """
 
     estimator: Literal["k1", "k2", "k3"] = "k3"
     place: Literal["loss", "reward"] = "loss"
     beta: float | None = None
+    corrected: bool = False
 
     def __post_init__(self) -> None:
         if self.estimator not in ESTIMATORS:
             raise ValueError(f"kl: estimator must be one of {', '.join(ESTIMATORS)}, got {self.estimator!r}")
         if self.place not in ("loss", "reward"):
             raise ValueError(f"kl: place must be loss or reward, got {self.place!r}")
+        if self.corrected and self.place != "loss":
+            raise ValueError("kl: corrected weighs a KL in the loss. Fix: place loss, or corrected false")
 
     def __call__(self, logp: Float[Tensor, "N T"], ref_logp: Float[Tensor, "N T"]) -> Float[Tensor, "N T"]:
-        """The estimate per token, without β."""
+        """The estimate per token, without β and not corrected."""
         return ESTIMATORS[self.estimator](logp, ref_logp)
 
 
 def _difference(logp: Tensor, ref_logp: Tensor) -> Tensor:
-    return (finite(logp) - finite(ref_logp)).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    return hardtanh(finite(logp) - finite(ref_logp), -MAX_LOG_RATIO, MAX_LOG_RATIO)

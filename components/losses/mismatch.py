@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from components.losses.ratio import masked_mean, token
+from components.losses.ratio import finite, masked_mean, token
 from components.losses.surrogate import MAX_LOG_RATIO
 
 
@@ -20,7 +20,7 @@ def tis(
     """min(w, cap): truncated importance sampling; 1 where masked."""
     if cap < 1:
         raise ValueError(f"mismatch tis: cap must be at least 1, got {cap}")
-    return _weight(token(logp_old, logp_engine, mask)).clamp(max=cap)
+    return _weight(_log_weight(logp_old, logp_engine, mask)).clamp(max=cap)
 
 
 def mis(
@@ -40,7 +40,7 @@ def mis(
         raise ValueError(f"mismatch mis: bound must be at least 1, got {bound}")
     if level not in ("token", "sequence"):
         raise ValueError(f"mismatch mis: level must be token or sequence, got {level!r}")
-    log_weight = token(logp_old, logp_engine, mask)
+    log_weight = _log_weight(logp_old, logp_engine, mask)
     judged = _weight(log_weight if level == "token" else masked_mean(log_weight, mask))
     return torch.where((judged >= 1 / bound) & (judged <= bound), _weight(log_weight), 0.0)
 
@@ -49,7 +49,7 @@ def gap(
     logp_old: Float[Tensor, "N T"], logp_engine: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]
 ) -> dict[str, Tensor]:
     """Σ of |log w| and of w − 1 − log w (KL of engine to trainer) over tokens, and the largest |log w|."""
-    log_weight = token(logp_old, logp_engine, mask).detach().clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    log_weight = _log_weight(logp_old, logp_engine, mask).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     size = log_weight.abs()
     return {
         "gap": size.sum(),
@@ -58,5 +58,9 @@ def gap(
     }
 
 
+def _log_weight(logp_old: Tensor, logp_engine: Tensor, mask: Tensor) -> Tensor:
+    return token(finite(logp_old.detach()), finite(logp_engine.detach()), mask)
+
+
 def _weight(log_weight: Tensor) -> Tensor:
-    return log_weight.detach().clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    return log_weight.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()

@@ -8,23 +8,30 @@ The RL stage holds an `Algorithm` and does not know which one it is:
 Whatever of this a preset sets is in ``conf/algorithm/*.yaml``.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from components.losses import compatibility, mismatch, overlong, ratio, stats, supply
+from components.losses import mismatch, overlong, ratio, stats, supply
+from components.losses.advantage import gae
 from components.losses.aggregate import GlobalCounts
+from components.losses.compatibility import algorithm_check  # preflight asks for it here too, of the node
 from components.losses.entropy import Entropy
-from components.losses.kl import Penalty, k3
+from components.losses.kl import Penalty
 from components.losses.overlong import Overlong
 from components.losses.stats import Stats
 from components.losses.terms import further_terms, reward_penalty
 from components.losses.value import Critic
 
 State = dict[str, float]
+
+_SUPPLIED = {
+    "advantage": {"reward", "group", "valid", "mask", "penalty", "value", "all_reduce"},
+    "surrogate": {"log_ratio", "logp", "advantage", "mask"},
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +99,21 @@ class Algorithm:
 
     def check(self, *, beta: float | None = None, group_size: int | None = None) -> list[str]:
         """Combinations that run and cannot work, each with the reason; empty if there are none."""
-        return compatibility.check(self, beta=beta, group_size=group_size)
+        node = {f.name: supply.described(getattr(self, f.name)) for f in fields(self)}
+        return [*self._unsupplied(), *algorithm_check(node, beta=beta, group_size=group_size)]
+
+    def _unsupplied(self) -> Iterator[str]:
+        """Arguments of one's own functions that nobody gives them; preflight cannot see these."""
+        for piece, supplied in _SUPPLIED.items():
+            function = getattr(self, piece)
+            for name in supply.required(function):
+                if name not in supplied:
+                    yield (
+                        f"{piece}: {supply.name_of(function)} asks for {name!r}, which is neither set in its node nor "
+                        f"one of {', '.join(sorted(supplied))}. Fix: set it, or rename the argument"
+                    )
+        if self.needs_critic and self.critic is None and supply.base(self.advantage) is not gae:
+            yield f"advantage: {supply.name_of(self.advantage)} takes a value. Fix: set algorithm.critic"
 
     # -- data rules ----------------------------------------------------------------------------------------------------
     def shape_rewards(
@@ -196,20 +217,21 @@ class Algorithm:
             )
         mask = mask.bool()
         # Masked once, here: padding may hold anything, NaN included.
-        logp, logp_old = (torch.where(mask, ratio.finite(x), 0.0) for x in (logp, logp_old.detach()))
-        ref_logp = None if ref_logp is None else torch.where(mask, ratio.finite(ref_logp.detach()), 0.0)
+        inside = mask.to(torch.promote_types(logp.dtype, torch.float32))
+        logp, logp_old = (ratio.clean(x, mask, inside) for x in (logp, logp_old.detach()))
+        ref_logp = None if ref_logp is None else ratio.clean(ref_logp.detach(), mask, inside)
         entropy = None if entropy is None else torch.where(mask, entropy, 0.0)
         advantage = advantage.detach().to(logp.dtype)
-        advantage = torch.where(mask, advantage[:, None] if advantage.ndim == 1 else advantage, 0.0)
-        log_ratio = self.ratio(logp, logp_old, mask)
+        advantage = inside * advantage[:, None] if advantage.ndim == 1 else torch.where(mask, advantage, 0.0)
+        lengths, log_ratio = inside.sum(-1), self.ratio(logp, logp_old, mask)
         at = {"advantage": advantage, "mask": mask}
         tokens = supply.call(self.surrogate, {"log_ratio": log_ratio, "logp": logp, **at})
         seen: dict[str, Tensor] = {
-            "tokens": mask.sum(),
-            "rollouts": mask.any(-1).sum(),
-            "clipped": stats.without_gradient(self.surrogate, log_ratio, logp, **at),
-            **stats.ratio_stats(log_ratio.detach(), logp.detach(), logp_old, mask),
-            "entropy": (-logp if entropy is None else entropy).sum(),
+            "tokens": lengths.sum(),
+            "rollouts": lengths.clamp(max=1).sum(),
+            "clipped": stats.clipped(self.surrogate, log_ratio, logp, **at),
+            **stats.ratio_stats(log_ratio, logp, logp_old),
+            "entropy": -logp.detach().sum() if entropy is None else entropy.detach().sum(),
         }
         if logp_engine is not None:
             seen |= mismatch.gap(logp_old, logp_engine, mask)
@@ -217,11 +239,9 @@ class Algorithm:
                 tokens = tokens * self.mismatch(logp_old, logp_engine, mask).detach()
         loss = self.aggregate(tokens, mask, counts)
         seen["policy_loss"] = loss
-        given = {"ref_logp": ref_logp, "entropy": entropy, "positive": positive, "state": state}
-        for term, extra in further_terms(self, logp, mask, counts, beta=self.beta(beta), **given).items():
+        given = {"log_ratio": log_ratio, "ref_logp": ref_logp, "entropy": entropy, "positive": positive, "state": state}
+        for term, extra in further_terms(self, logp, mask, counts, seen, beta=self.beta(beta), **given).items():
             seen[term], loss = extra, loss + extra
-        if ref_logp is not None:
-            seen["kl_ref"] = k3(logp.detach(), ref_logp).sum()
         seen["loss"] = loss
         return loss, stats.to_floats(seen)
 

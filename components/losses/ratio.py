@@ -1,17 +1,23 @@
-"""Log-ratios log π_θ − log π_old per token or sequence: (logp, logp_old, mask) [N, T] → [N, T], nats; 0 if masked."""
+"""Log-ratios log π_θ − log π_old per token or sequence: (logp, logp_old, mask) [N, T] → [N, T], nats; 0 if masked.
+
+Log-probabilities are finite where the mask is set (`finite` sees to it); where it is not they may be anything.
+"""
+
+import math
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn.functional import threshold
 
-_FLOOR = -1e4  # below any log-probability a float32 softmax can give; keeps −inf − (−inf) from being NaN
+FLOOR = -1e4  # below any log-probability a float32 softmax can give; keeps −inf − (−inf) from being NaN
 
 
 def token(
     logp: Float[Tensor, "N T"], logp_old: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]
 ) -> Float[Tensor, "N T"]:
     """d_t = lp_t − lp_old_t (PPO, GRPO)."""
-    return torch.where(mask.bool(), finite(logp) - finite(logp_old), 0.0)
+    return torch.where(mask.bool(), logp - logp_old, 0.0)
 
 
 def sequence(
@@ -26,7 +32,7 @@ def sequence_token(
 ) -> Float[Tensor, "N T"]:
     """sg(s) + lp_t − sg(lp_t): value of `sequence`, gradient of the token (GSPO-token, arXiv:2507.18071 §4.3)."""
     level = sequence(logp, logp_old, mask).detach()
-    logp = torch.where(mask.bool(), finite(logp), 0.0)
+    logp = torch.where(mask.bool(), logp, 0.0)
     return level + logp - logp.detach()
 
 
@@ -39,7 +45,18 @@ def sequence_sum(
 
 def finite(logp: Float[Tensor, "N T"]) -> Float[Tensor, "N T"]:
     """Log-probabilities with −inf raised to −1e4, in float32 at least. NaN stays NaN: it is a fault, not a value."""
-    return logp.to(torch.promote_types(logp.dtype, torch.float32)).clamp(min=_FLOOR)
+    return threshold(logp.to(torch.promote_types(logp.dtype, torch.float32)), FLOOR, FLOOR)
+
+
+def clean(
+    logp: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], inside: Float[Tensor, "N T"]
+) -> Float[Tensor, "N T"]:
+    """`finite` where the mask is set, 0 elsewhere, whatever stood there; ``inside`` is the mask in floats."""
+    if logp.device.type == "cpu" and logp.numel():  # selecting takes five times as long there as a product
+        low, high = (bound.item() for bound in logp.detach().aminmax())
+        if low >= FLOOR and high < math.inf:
+            return logp * inside
+    return torch.where(mask, finite(logp), 0.0)
 
 
 def masked_mean(x: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Float[Tensor, "N 1"]:

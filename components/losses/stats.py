@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from components.losses import supply
-from components.losses.kl import k3
-from components.losses.surrogate import MAX_LOG_RATIO
+from components.losses.surrogate import MAX_LOG_RATIO, STOPS
 
 Stats = dict[str, float]
 
@@ -36,20 +35,39 @@ def summarise(stats: Mapping[str, float]) -> Stats:
     return summary
 
 
-def ratio_stats(log_ratio: Tensor, logp: Tensor, logp_old: Tensor, mask: Tensor) -> dict[str, Tensor]:
+@torch.no_grad()
+def ratio_stats(log_ratio: Tensor, logp: Tensor, logp_old: Tensor) -> dict[str, Tensor]:
     """Σ of k3 to the sampling policy (KL(π_old‖π_θ) on its own samples), and the extremes of r; all 0 where masked."""
-    inside = torch.where(mask, log_ratio, 0.0).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    drift = (logp - logp_old).clamp_(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    low, high = log_ratio.aminmax() if log_ratio.numel() else (drift.sum(), drift.sum())
     return {
-        "kl_old": k3(logp_old, logp).sum(),
-        "ratio_max": inside.amax().exp() if inside.numel() else inside.sum().exp(),
-        "ratio_min": inside.amin().exp() if inside.numel() else inside.sum().exp(),
+        "kl_old": torch.expm1(drift).sub_(drift).sum(),
+        "ratio_max": high.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp(),
+        "ratio_min": low.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp(),
     }
+
+
+@torch.no_grad()
+def clipped(
+    surrogate: Callable[..., Tensor], log_ratio: Tensor, logp: Tensor, advantage: Tensor, mask: Tensor
+) -> Tensor:
+    """Number of tokens whose advantage is not 0 and that the surrogate gives no gradient: what clipping took away.
+
+    Built-in surrogates say which, without their limit of ±20 nats; any other is differentiated once more to find out.
+    """
+    pieces = {"log_ratio": log_ratio.detach(), "logp": logp.detach(), "advantage": advantage, "mask": mask}
+    kind = supply.base(surrogate)
+    if kind not in STOPS:
+        return without_gradient(surrogate, **pieces)
+    if (stops := STOPS[kind]) is None:
+        return log_ratio.new_zeros(())
+    return supply.call(stops, {**supply.settings(surrogate), **pieces}).count_nonzero().to(log_ratio.dtype)
 
 
 def without_gradient(
     surrogate: Callable[..., Tensor], log_ratio: Tensor, logp: Tensor, advantage: Tensor, mask: Tensor
 ) -> Tensor:
-    """Number of tokens whose advantage is not 0 and that the surrogate gives no gradient: what clipping took away."""
+    """`clipped`, from the gradient itself."""
     with torch.enable_grad():
         log_ratio, logp = log_ratio.detach().requires_grad_(), logp.detach().requires_grad_()
         pieces = {"log_ratio": log_ratio, "logp": logp, "advantage": advantage, "mask": mask}
@@ -61,9 +79,10 @@ def without_gradient(
     return (mask & (advantage != 0) & ~moved).sum()
 
 
+@torch.no_grad()
 def to_floats(stats: Mapping[str, Tensor]) -> Stats:
     """All values to the host in one transfer."""
-    values = torch.stack([value.detach().double().reshape(()) for value in stats.values()]).tolist()
+    values = torch.cat([value.reshape(1) for value in stats.values()]).tolist()  # counts become floats
     return dict(zip(stats, values, strict=True))
 
 

@@ -1,12 +1,16 @@
 """Per-token policy losses [N, T]. A surrogate names what it needs: ``log_ratio``, ``logp``, ``advantage``, ``mask``.
 
-All are [N, T]; log_ratio and logp are 0 where masked; advantage is constant with respect to θ. r = exp(log_ratio), with
-the log-ratio clamped to ±20 nats so that r stays finite (beyond it no gradient flows).
+All are [N, T], 0 where masked; advantage is constant with respect to θ. r = exp(log_ratio), with the log-ratio clamped
+to ±20 nats so that r stays finite (beyond it no gradient flows).
 """
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn.functional import hardtanh, relu, threshold
 
 from components.losses.ratio import masked_mean
 
@@ -23,7 +27,8 @@ def clip(
 ) -> Float[Tensor, "N T"]:
     """PPO's pessimistic bound: max(−r·A, −clip(r, 1−eps_low, 1+eps_high)·A).
 
-    On the policy that sampled, r = 1: the value is −A (about 0 on average), the gradient is not 0.
+    Which is −A·min(r, 1+eps_high) for A > 0 and −A·max(r, 1−eps_low) for A < 0. On the policy that sampled, r = 1: the
+    value is −A (about 0 on average), the gradient is not 0.
 
     Args:
         eps_low, eps_high: trust region around 1; equal in PPO, wider above in DAPO. eps_low ≥ 1 leaves the lower side
@@ -39,12 +44,18 @@ def clip(
         raise ValueError(f"surrogate clip: eps_low and eps_high must be positive, got {eps_low} and {eps_high}")
     if dual is not None and dual <= 1:
         raise ValueError(f"surrogate clip: dual must be above 1 (3.0 is usual) or null, got {dual}")
-    ratio = _ratio(log_ratio)
-    # The larger loss is the smaller objective: clipping can only make an update look worse.
-    loss = torch.maximum(-ratio * advantage, -ratio.clamp(1 - eps_low, 1 + eps_high) * advantage)
+    objective, bound = _objective(importance(log_ratio), advantage, eps_low, eps_high)
     if dual is not None:
-        loss = torch.where(advantage < 0, torch.minimum(loss, -dual * advantage), loss)
-    return loss
+        objective = threshold(objective, -dual, -dual)
+    # The smaller of objective and bound: clipping can only make an update look worse. Written with relu, whose
+    # gradient is one operation where that of torch.minimum is five.
+    return -advantage.abs() * (bound - relu(bound - objective))
+
+
+def _objective(ratio: Tensor, advantage: Tensor, eps_low: float, eps_high: float) -> tuple[Tensor, Tensor]:
+    """(r·sign(A), the largest that it may become): 1 + eps_high for A > 0, −(1 − eps_low) for A < 0."""
+    side = advantage.sign()
+    return side * ratio, side.mul(1 + (eps_high - eps_low) / 2).add_((eps_high + eps_low) / 2)
 
 
 def cispo(
@@ -55,7 +66,7 @@ def cispo(
     Args:
         cap: upper bound of r itself, not of r − 1; the lower side is open.
     """
-    return -_ratio(log_ratio).detach().clamp(max=cap) * advantage * logp
+    return -importance(log_ratio.detach()).clamp_(max=cap) * advantage * logp
 
 
 def sapo(
@@ -75,8 +86,9 @@ def sapo(
     """
     if tau_positive <= 0 or tau_negative <= 0:
         raise ValueError(f"surrogate sapo: tau must be positive, got {tau_positive} and {tau_negative}")
-    tau = torch.full_like(advantage, tau_negative).masked_fill(advantage > 0, tau_positive)
-    return -advantage * (4 / tau) * torch.sigmoid(tau * (_ratio(log_ratio) - 1))
+    good = advantage.sign().relu_()
+    tau = good.mul_(tau_positive - tau_negative).add_(tau_negative)
+    return (-4 * advantage / tau) * torch.sigmoid(tau * (importance(log_ratio) - 1))
 
 
 def gmpo(
@@ -90,7 +102,7 @@ def gmpo(
 
     Takes token log-ratios. The clamp is on both sides for both signs of A, so it is not a pessimistic bound.
     """
-    inside = log_ratio.clamp(-bound, bound)
+    inside = hardtanh(log_ratio, -bound, bound)
     return torch.where(mask.bool(), -advantage * masked_mean(inside, mask).exp(), 0.0)
 
 
@@ -107,8 +119,27 @@ def reinforce_ratio(
     With ratio and aggregate ``sequence_sum`` its gradient is that of −A·π_θ(o)/π_old(o), RLOO's objective
     (arXiv:2402.14740): Σ_t ∇lp_t is the gradient of the whole response's log-probability.
     """
-    return -_ratio(log_ratio).detach() * advantage * logp
+    return -importance(log_ratio.detach()) * advantage * logp
 
 
-def _ratio(log_ratio: Tensor) -> Tensor:
-    return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+def importance(log_ratio: Float[Tensor, "N T"]) -> Float[Tensor, "N T"]:
+    """r = exp(log_ratio), finite."""
+    return hardtanh(log_ratio, -MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+
+
+# -- which tokens with an advantage get no gradient: of a surrogate's arguments and settings → Bool[Tensor, "N T"]; None
+# where every token keeps some
+
+
+def _clip_stops(log_ratio: Tensor, advantage: Tensor, *, eps_low: float, eps_high: float, dual: float | None) -> Tensor:
+    objective, bound = _objective(log_ratio.exp(), advantage, eps_low, eps_high)
+    return objective > bound if dual is None else (objective > bound) | (objective < -dual)
+
+
+def _gmpo_stops(log_ratio: Tensor, advantage: Tensor, *, bound: float) -> Tensor:
+    return (log_ratio.abs() > bound) & (advantage != 0)
+
+
+STOPS: Mapping[Callable[..., Tensor], Callable[..., Tensor] | None] = MappingProxyType(
+    {clip: _clip_stops, gmpo: _gmpo_stops, **dict.fromkeys((cispo, sapo, reinforce, reinforce_ratio))}
+)

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from components.losses.aggregate import GlobalCounts
-from components.losses.kl import k1
+from components.losses.kl import k1, k3
+from components.losses.surrogate import importance
 
 if TYPE_CHECKING:
     from components.losses.policy import Algorithm
@@ -29,18 +30,28 @@ def further_terms(
     logp: Tensor,
     mask: Tensor,
     counts: GlobalCounts,
+    seen: dict[str, Tensor],
     *,
     beta: float,
+    log_ratio: Tensor,
     ref_logp: Tensor | None,
     entropy: Tensor | None,
     positive: Tensor | None,
     state: Mapping[str, float] | None,
 ) -> dict[str, Tensor]:
-    """KL, entropy bonus and positive-sample NLL by name, each with its coefficient; tensors are 0 where masked."""
+    """KL, entropy bonus and positive-sample NLL by name, each with its coefficient; tensors are 0 where masked.
+
+    Adds ``kl_ref``, Σ k3 over tokens, to what was seen if there is a reference.
+    """
     terms: dict[str, Tensor] = {}
     if algorithm.kl is not None and algorithm.kl.place == "loss" and beta != 0:
-        ref_logp = _given(ref_logp, "ref_logp", "a KL term")
-        terms["kl_loss"] = beta * algorithm.aggregate(algorithm.kl(logp, ref_logp), mask, counts)
+        estimate = algorithm.kl(logp, _given(ref_logp, "ref_logp", "a KL term"))
+        if algorithm.kl.estimator == "k3":
+            seen["kl_ref"] = estimate.detach().sum()
+        weighed = estimate * importance(log_ratio) if algorithm.kl.corrected else estimate
+        terms["kl_loss"] = beta * algorithm.aggregate(weighed, mask, counts)
+    if ref_logp is not None and "kl_ref" not in seen:
+        seen["kl_ref"] = k3(logp.detach(), ref_logp).sum()
     if algorithm.needs_entropy:
         coef = (algorithm.initial_state() if state is None else state)["entropy_coef"]
         entropy = _given(entropy, "entropy", "an entropy bonus")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from decimal import Decimal, InvalidOperation
+from functools import cache
 from typing import Any
 
 from components.rewards.math_worker import MathVerifier
@@ -40,11 +42,24 @@ def items(task: Task, answer: str) -> float:
 
 
 def reasoning_gym(task: Task, answer: str) -> float:
-    """The score that the generator's own scorer gives, in [0, 1]. Needs the extra ``reasoning-gym``."""
-    from reasoning_gym import get_score_answer_fn  # optional package, 2.5 s to import
+    """The score in [0, 1] that the generator's own scorer gives. Needs the extra ``reasoning-gym``."""
+    entry = _with_tuples(task.meta["entry"]) if task.meta["tuples"] else task.meta["entry"]
+    scorer = _generator(task.meta["dataset"], json.dumps(task.meta["config"]))
+    return float(scorer.score_answer(answer, entry))
 
-    score = get_score_answer_fn(task.meta["dataset"])
-    return float(score(answer=answer, entry=task.meta["entry"]))
+
+@cache
+def _generator(name: str, config: str) -> Any:
+    from reasoning_gym.factory import create_dataset  # optional package, 2.5 s to import
+
+    return create_dataset(name, seed=0, size=1, **json.loads(config))
+
+
+def _with_tuples(value: Any) -> Any:
+    """JSON has lists where some scorers expect the tuples that they wrote."""
+    if isinstance(value, Mapping):
+        return {key: _with_tuples(item) for key, item in value.items()}
+    return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
 
 
 class Accuracy:

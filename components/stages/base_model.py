@@ -67,6 +67,8 @@ def base_model(
         def loss_of_step(step: int) -> Tensor:
             batch = rows[torch.arange(step * batch_size, (step + 1) * batch_size) % len(rows)]
             ids = batch[out.peers.rank :: out.peers.world_size]
+            if not len(ids):  # fewer rows than processes
+                return torch.zeros(())
             logp = token_logprobs(decoder.hidden(ids[:, :-1]).flatten(0, 1), decoder.head, ids[:, 1:].flatten())
             return nll(
                 logp[None], torch.ones_like(logp[None]).bool(), GlobalCounts(len(batch), batch[:, 1:].numel(), 0)

@@ -138,7 +138,7 @@ def rl(
     return run.close()
 
 
-def rl_check(settings: Mapping[str, Any]) -> list[str]:
+def rl_check(settings: Mapping[str, Any], inputs: Mapping[str, str], processes: int) -> list[str]:
     """What preflight can say of the settings before anything is loaded."""
     problems = []
     algorithm = settings.get("algorithm") or {}
@@ -147,6 +147,10 @@ def rl_check(settings: Mapping[str, Any]) -> list[str]:
         problems.append(f"algorithm.critic: {advantage} needs a critic. Fix: take the node of algorithm=ppo or vapo")
     if not settings.get("quotas") or any(n < 1 for n in settings["quotas"].values()):
         problems.append(f"quotas: needs at least one prompt of each kind (got {settings.get('quotas')})")
+    elif (prompts := sum(settings["quotas"].values())) < processes:
+        problems.append(
+            f"quotas: {prompts} prompts a step for {processes} processes. Fix: raise them or set launcher.processes=1"
+        )
     return problems
 
 
@@ -161,7 +165,7 @@ class _Run:
     curricula: Mapping[str, Any]
     quotas: Mapping[str, int]
     steps: int
-    records: list[dict[str, Any]] = field(default_factory=list)
+    records: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     last: dict[str, float] = field(default_factory=dict)
 
     def updates(self, step: int) -> int:
@@ -194,7 +198,8 @@ class _Run:
         """Metrics of the step; its rollouts are kept for the next checkpoint."""
         self.last = {**measure(sampled), "groups_used": float(len(used)), **figures}
         tokens = sum(len(r.tokens) for group in sampled for r in group.rollouts)
-        self.records += rows(sampled, step + 1) if self.out.peers.is_main else []
+        if self.out.peers.is_main:
+            self.records[step + 1] = rows(sampled, step + 1)
         self.out.log(step + 1, {**self.last, **{f"seconds_{name}": value for name, value in seconds.items()}})
         shown = {name: self.last[name] for name in ("reward", "accuracy") if name in self.last}
         total = self.updater.algorithm.critic_warmup + self.steps
@@ -202,8 +207,8 @@ class _Run:
 
     def save(self, step: int) -> None:
         """One checkpoint: weights, optimisers, reference, curricula; the rollouts since the last one first."""
-        if self.records:
-            write_rows(self.out.path / "rollouts" / f"step-{step:06d}.parquet", self.records)
+        for number, kept in self.records.items():  # a file a step: the same files wherever checkpoints and stops fell
+            write_rows(self.out.path / "rollouts" / f"step-{number:06d}.parquet", kept)
         self.records.clear()
         tensors, state = self.updater.learner.state()
         models = {"model": self.policy.model.state_dict(), "learner": tensors}

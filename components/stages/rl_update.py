@@ -80,7 +80,9 @@ class Updater:
 
     def logp(self, decoder: Any, batch: Batch) -> tuple[Float[Tensor, "M C"], Float[Tensor, "M C"] | None]:
         """Log-probability (and entropy, if the algorithm asks for it) of every trained token, 0 elsewhere."""
-        hidden = decoder.hidden_shared(batch.prompt_ids, batch.prompt_len, batch.ids, batch.group)
+        hidden = decoder.hidden_shared(
+            batch.prompt_ids, batch.prompt_len, batch.ids, batch.group, batch.length.clamp(min=1)
+        )
         flat, entropy = token_logprobs_and_entropy(
             hidden[batch.mask],
             decoder.head,

@@ -94,7 +94,9 @@ def _examples(
 
 def example_loss(decoder: Any, examples: Sequence[Encoded], tokens: int, pad: int) -> Tensor:
     """Σ -log π(trained tokens) / ``tokens`` of right-padded examples; ``tokens`` counts those of the whole batch."""
-    width = max((len(e.prompt) + len(e.tokens) for e in examples), default=1)
+    if not examples:  # the last batch of an epoch may have fewer examples than there are processes
+        return torch.zeros(())
+    width = max(len(e.prompt) + len(e.tokens) for e in examples)
     ids = torch.full((len(examples), width), pad, dtype=torch.long)
     mask = torch.zeros(len(examples), width, dtype=torch.bool)
     for row, example in enumerate(examples):
@@ -102,5 +104,6 @@ def example_loss(decoder: Any, examples: Sequence[Encoded], tokens: int, pad: in
         ids[row, :end] = torch.tensor([*example.prompt, *example.tokens])
         mask[row, start:end] = torch.tensor(example.mask)
     trained = mask[:, 1:]
-    logp = token_logprobs(decoder.hidden(ids[:, :-1])[trained], decoder.head, ids[:, 1:][trained])
+    length = mask.new_tensor([min(len(e), width - 1) for e in examples], dtype=torch.long)
+    logp = token_logprobs(decoder.hidden(ids[:, :-1], length)[trained], decoder.head, ids[:, 1:][trained])
     return nll(logp[None], torch.ones_like(logp[None]).bool(), GlobalCounts(len(examples), tokens, 0))

@@ -11,6 +11,8 @@ from components.models.checkpoint import load_latest, save_checkpoint
 from components.models.learner import Learner
 from components.runtime import Out
 
+_ASK_EVERY = 4  # steps between questions whether to stop; all ranks have to answer together
+
 
 def train(
     out: Out,
@@ -42,7 +44,7 @@ def train(
             loss = stats.loss
             out.log(step + 1, {"loss": loss, "lr": stats.lr, "grad_norm": stats.grad_norm})
             out.progress(step + 1, steps, loss=loss)
-        stopping = out.should_stop()
+        stopping = (step + 1) % _ASK_EVERY == 0 and out.should_stop()
         if not last and (stopping or (step + 1) % checkpoint_every == 0):
             tensors, state = learner.state()
             save_checkpoint(

@@ -39,8 +39,9 @@ def test_nothing_is_wrong_with_a_built_in_pipeline(pipeline):
         if f"${{{group}}}" not in file.read_text()  # made of another option, for one stage
     ],
 )
-def test_every_built_in_option_fits_the_default_pipeline(choice):
-    if "???" in (ROOT / "conf" / f"{choice.replace('=', '/')}.yaml").read_text():  # a path of the user's own
+def test_every_built_in_option_fits_the_default_pipeline_or_says_what_it_lacks(choice):
+    text = (ROOT / "conf" / f"{choice.replace('=', '/')}.yaml").read_text()
+    if "???" in text:  # a path of the user's own
         with pytest.raises(BadInput, match=r"^[^\n]*must be given[^\n]*$"):
             check(None, choice)
     else:
@@ -178,6 +179,57 @@ def test_a_check_that_needs_its_module_is_imported_with_it(tmp_path, monkeypatch
     assert "own" not in sys.modules
     assert str(component_problems("w", "", "own.heavy", {"x": 4}, None)[0]) == "w x: over 3.14."
     assert "own" in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key", "reason"),
+    [
+        (["algorithm=gspo", "algorithm.surrogate.eps_low=0.2"], "algorithm.surrogate", "never clips"),
+        (
+            ["algorithm=gspo", "algorithm.aggregate._target_=components.losses.aggregate.token_mean"],
+            "algorithm.aggregate",
+            "weighs a rollout by its length",
+        ),
+        (["algorithm=cispo", "algorithm.surrogate.cap=0.2"], "algorithm.surrogate", "only shrinks every weight"),
+        (["algorithm=dapo", "algorithm.ref_refresh_every=400"], "algorithm.ref_refresh_every", "no reference"),
+        (["algorithm=rloo", "algorithm.kl.estimator=k3"], "algorithm.kl", "Fix: use k1"),
+        # a default that the yaml does not spell out
+        (
+            ["algorithm=gspo", "rl_1.algorithm.surrogate={_target_: components.losses.surrogate.clip, _partial_: true}"],
+            "rl_1 algorithm.surrogate",
+            "eps_low=0.2, eps_high=0.2 with ratio sequence",
+        ),
+    ],
+)  # fmt: skip
+def test_an_algorithm_that_cannot_work_is_refused_with_the_reason(overrides, key, reason):
+    with pytest.raises(BadInput) as error:
+        check(None, *overrides)
+    [line] = str(error.value).splitlines()
+    assert key in line
+    assert reason in line
+    assert "Fix: " in line
+
+
+def test_refusing_an_algorithm_imports_no_torch():
+    code = (
+        "import sys; from flows.cli import main\n"
+        "code = main(['plan', 'algorithm=gspo', 'algorithm.surrogate.eps_low=0.2', 'artifacts=/tmp'])\n"
+        "print(code, [m for m in ('torch', 'components.losses.policy') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "2 []", done.stderr
+    assert "never clips. Fix: use eps_low 3e-4" in done.stderr
+
+
+def test_a_module_is_cheap_only_if_everything_it_imports_is(monkeypatch):
+    from flows.checks import _is_cheap_module
+
+    assert _is_cheap_module("components.losses.compatibility")
+    assert _is_cheap_module("components.types")
+    assert not _is_cheap_module("components.losses.policy")
+    assert not _is_cheap_module("components.losses.terms")  # torch under another name of ours
+    assert not _is_cheap_module("numpy")
+    assert not _is_cheap_module("components.nowhere")
 
 
 def test_a_stage_check_may_look_at_the_inputs(tmp_path, monkeypatch):

@@ -229,6 +229,7 @@ def test_value_loss_takes_the_worse_of_clipped_and_unclipped() -> None:
         (lambda: overlong.Overlong(buffer_share=2), "buffer_share"),
         (lambda: kl.Penalty(estimator="k4"), "k1, k2, k3, got 'k4'"),
         (lambda: kl.Penalty(place="nowhere"), "got 'nowhere'"),
+        (lambda: kl.Penalty(estimator="k1", place="reward", corrected=True), "corrected"),
         (lambda: Entropy(coef=-1), "coef=-1"),
         (lambda: dpo(*[torch.zeros(1)] * 4, pairs=1, beta=0), "beta"),
         (lambda: dpo(*[torch.zeros(1)] * 4, pairs=1, label_smoothing=0.5), "label_smoothing"),

@@ -18,7 +18,7 @@ from components.losses.groups import group_stats, outcomes
 from components.losses.kl import Penalty
 from components.losses.overlong import Overlong
 from components.losses.policy import Algorithm
-from components.losses.stats import merge, summarise
+from components.losses.stats import clipped, merge, summarise, without_gradient
 from components.losses.value import Critic
 from components.types import Group, Message, Rollout, Score, Task
 
@@ -134,6 +134,10 @@ def need_width(log_ratio, advantage, width):
     return log_ratio * advantage * width
 
 
+def need_value(reward, value):
+    return reward[:, None] - value
+
+
 @pytest.mark.parametrize(
     ("pieces", "given", "says"),
     [
@@ -149,20 +153,20 @@ def need_width(log_ratio, advantage, width):
         (
             {"ratio": ratio.sequence, "surrogate": surrogate.gmpo, "aggregate": aggregate.sequence_mean},
             {},
-            "Use ratio token",
+            "use ratio token",
         ),
         ({"surrogate": partial(surrogate.cispo, cap=0.2)}, {}, "cap=0.2 is the upper bound of the ratio itself"),
         ({"surrogate": partial(surrogate.clip, dual=1.1)}, {}, "dual=1.1"),
         ({"surrogate": partial(surrogate.clip, eps_low=0)}, {}, "must be positive"),
-        ({}, {"beta": 0.05}, "beta=0.05 without kl"),
         ({"kl": K3}, {"beta": -1.0}, "negative"),
         ({"kl": Penalty(estimator="k1", place="loss")}, {}, "gradient of zero mean"),
-        ({"kl": Penalty(estimator="k3", place="reward")}, {}, "Use k1"),
+        ({"kl": Penalty(estimator="k3", place="reward")}, {}, "use k1"),
         ({"ref_refresh_every": 400}, {}, "without kl"),
         ({}, {"group_size": 1}, "group_size=1"),
         ({"advantage": advantage.gae}, {}, "needs a critic"),
-        ({"critic": Critic()}, {}, "critic without use"),
-        ({"dynamic_sampling": -1}, {}, "dynamic_sampling=-1"),
+        ({"critic": Critic()}, {}, "takes no value, so nothing uses it"),
+        ({"advantage": need_value}, {}, "need_value takes a value"),
+        ({"dynamic_sampling": -1}, {}, "dynamic_sampling: -1"),
         ({"surrogate": need_width}, {}, "asks for 'width'"),
     ],
 )
@@ -176,6 +180,9 @@ def test_nonsense_is_refused_with_its_reason(pieces: dict, given: dict, says: st
     [
         ({}, {"beta": 0.0, "group_size": 8}),
         ({"kl": K3}, {"beta": 0.02}),
+        ({}, {"beta": 0.02}),  # a stage's coefficient is for algorithms with a KL term
+        ({"advantage": need_value, "critic": Critic()}, {}),
+        ({"kl": Penalty(estimator="k1", corrected=True)}, {}),
         ({"ratio": ratio.sequence_token, "surrogate": GSPO}, {}),
         ({"ratio": ratio.sequence, "surrogate": surrogate.cispo}, {}),  # the ratio is a detached weight
         ({"surrogate": partial(need_width, width=3)}, {}),
@@ -334,6 +341,59 @@ def test_the_clip_fraction_counts_tokens_that_lost_their_gradient() -> None:
     assert stats["ratio_min"] == pytest.approx(math.exp(-0.5))
     _, stats = make().loss(d, torch.zeros(2, 4), torch.zeros(2), mask, counts=GlobalCounts.of(mask))
     assert stats["clipped"] == 0  # no advantage, nothing to lose
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    name=st.sampled_from(["clip", "dual", "wide", "cispo", "sapo", "gmpo", "reinforce", "reinforce_ratio"]),
+)
+def test_what_a_surrogate_says_it_clipped_is_what_has_no_gradient(seed: int, name: str) -> None:
+    choices = {
+        "clip": partial(surrogate.clip, eps_low=0.2, eps_high=0.3),
+        "dual": partial(surrogate.clip, dual=1.4),
+        "wide": partial(surrogate.clip, eps_low=10.0, eps_high=10.0),
+    }
+    function = choices.get(name) or getattr(surrogate, name)
+    rng = torch.Generator().manual_seed(seed)
+    mask = torch.rand(3, 5, generator=rng) < 0.7
+    log_ratio = torch.where(mask, torch.randn(3, 5, generator=rng), 0.0)
+    logp = torch.where(mask, -torch.rand(3, 5, generator=rng), 0.0)
+    a = torch.where(mask, torch.randint(-1, 2, (3, 1), generator=rng).float(), 0.0)
+    said = clipped(function, log_ratio, logp, a, mask)
+    assert float(said) == float(without_gradient(function, log_ratio, logp, a, mask))
+
+
+def test_a_users_surrogate_is_asked_for_its_gradient() -> None:
+    mask = torch.ones(1, 3, dtype=torch.bool)
+    function = lambda log_ratio, advantage: -advantage * log_ratio.clamp(-0.1, 0.1)  # noqa: E731
+    _, seen = make(surrogate=function).loss(
+        torch.tensor([[0.0, 0.5, -0.5]]), torch.zeros(1, 3), torch.ones(1), mask, counts=GlobalCounts.of(mask)
+    )
+    assert seen["clipped"] == 2
+
+
+def test_a_corrected_kl_has_the_gradient_of_the_reverse_kl() -> None:
+    logits = torch.tensor([0.3, -0.2, 0.9], dtype=torch.float64, requires_grad=True)
+    ref = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64).log()
+    old = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64).log()
+    mask = torch.ones(3, 1, dtype=torch.bool)
+    exact = (logits.softmax(-1) * (logits.log_softmax(-1) - ref)).sum()
+    expected = torch.autograd.grad(exact, logits)[0]
+
+    def gradient(corrected: bool) -> torch.Tensor:
+        """Of the KL term over every token, each as often as the sampling policy draws it."""
+        algorithm = make(kl=Penalty(beta=1.0, corrected=corrected))
+        total = torch.zeros((), dtype=torch.float64)
+        for token in range(3):
+            logp = logits.log_softmax(-1)[token].reshape(1, 1)
+            args = logp, old[token].reshape(1, 1), torch.zeros(1, dtype=torch.float64), mask[:1]
+            loss, _ = algorithm.loss(*args, counts=GlobalCounts(1, 1, 1), ref_logp=ref[token].reshape(1, 1))
+            total = total + old[token].exp() * loss
+        return torch.autograd.grad(total, logits)[0]
+
+    torch.testing.assert_close(gradient(True), expected, rtol=1e-9, atol=1e-12)
+    assert (gradient(False) - expected).abs().max() > 0.05
 
 
 def test_kl_to_the_sampling_policy_is_k3_with_the_ratio() -> None:

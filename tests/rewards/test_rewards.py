@@ -208,3 +208,14 @@ def test_math_is_verified_in_a_process_that_is_killed_when_it_hangs() -> None:
     assert half("9^{9^{9^{9}}}") == 0.0
     assert half("1/2") == 1.0
     verify.close()
+
+
+def test_reasoning_gym_tasks_are_scored_by_their_own_generator() -> None:
+    pytest.importorskip("reasoning_gym", reason="the extra reasoning-gym is not installed")
+    from components.data.gym import ReasoningGym
+
+    source = ReasoningGym(datasets={"chain_sum": [{"min_terms": 2, "max_terms": 2}]}, train_per_cell=4)
+    for item in source.load(0).tasks["train"]:
+        gold = str(item.meta["entry"]["answer"])
+        assert Accuracy()(item, says(f"<think>x</think><answer>{gold}</answer>")) == 1.0
+        assert Accuracy()(item, says(f"<think>x</think><answer>{int(gold) + 1}</answer>")) < 0.5

@@ -59,13 +59,8 @@ def test_a_stopped_run_continues_bit_for_bit(
     with pytest.raises(Interrupted):
         run(inputs, parts, rl_settings(checkpoint_every=2), stop=lambda: next(asked))
     run(inputs, parts, rl_settings(checkpoint_every=2))
-    assert torch.equal(weights(whole), weights(parts))
+    assert sha(whole) == sha(parts)
     assert metrics(whole) == metrics(parts)
-    rows = [
-        [row for file in sorted((folder / "rollouts").iterdir()) for row in read_rows(file)]
-        for folder in (whole, parts)
-    ]
-    assert rows[0] == rows[1]
 
 
 def test_a_finished_stage_that_is_run_again_trains_nothing(
@@ -89,7 +84,7 @@ def test_rollouts_are_kept_with_tokens_terms_and_version(inputs: Inputs, tmp_pat
     run(inputs, tmp_path, rl_settings(checkpoint_every=2))
     files = sorted(file.name for file in (tmp_path / "rollouts").iterdir())
     rows = [row for name in files for row in read_rows(tmp_path / "rollouts" / name)]
-    assert files == ["step-000002.parquet", "step-000004.parquet"]
+    assert files == [f"step-{step:06d}.parquet" for step in (1, 2, 3, 4)]
     assert len(rows) == 4 * 6 * 4
     assert {row["policy_version"] for row in rows} == {0, 1, 2, 3}
     assert all(len(row["tokens"]) == len(row["action_mask"]) == row["length"] for row in rows)

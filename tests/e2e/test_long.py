@@ -1,0 +1,106 @@
+"""What takes minutes: the other pipelines, a whole sweep, and a stop in every stage that trains."""
+
+from __future__ import annotations
+
+import re
+import signal
+
+import pytest
+
+from tests.e2e.conftest import Smoke
+from tests.e2e.tools import LIMIT_S, STAGES, Workplace, becomes, files_below, sha256
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+QUICK = ("orchestrator=inline", "tracking=none")
+SMALL = ("model=smoke", "data.scale=0.02", "base.steps=20", *QUICK)
+
+
+def test_r1_zero_runs_from_the_base_to_the_report(place: Workplace) -> None:
+    done = place.r1flow("run", "pipeline=r1_zero", *SMALL, "rl.steps=3", "rl.group_size=4")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert set(place.states().values()) == {"done"}
+    assert (place.artifact("report") / "report.html").is_file()
+
+
+def test_distillation_teaches_a_larger_student_what_a_finished_run_kept(place: Workplace) -> None:
+    """The teacher learns long enough to get something right, or there would be nothing to hand on."""
+    teacher = (
+        *("model.max_new_tokens=60", "data.scale=0.1", "base.steps=600", "base.optimizer.weight_decay=0", *QUICK),
+        *(
+            "cold_start.epochs=6",
+            "profile.samples=2",
+            "rl_1.steps=2",
+            "rl_1.quotas.reasoning=8",
+            "rejection.prompts=200",
+        ),
+    )
+    done = place.r1flow("run", "pipeline=distill", *teacher, "student_base.steps=50", "student.epochs=1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert set(place.states().values()) == {"done"}
+    assert (place.artifact("rejection") / "kept.jsonl").stat().st_size > 0
+
+
+def test_any_model_directory_can_take_the_place_of_the_tiny_one(smoke: Smoke, place: Workplace) -> None:
+    model = smoke.place.artifact("base") / "model"
+    place.with_finished(smoke.place, "curate", "preferences")
+    done = place.r1flow("run", "pipeline=smoke", "model=pretrained", f"model.source.path={model}",
+                        "model.max_new_tokens=24", *QUICK)  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert place.states() == {name: "reused" if name in ("curate", "preferences") else "done" for name in STAGES}
+    mine = place.artifact("base") / "model" / "model.safetensors"
+    assert sha256(mine) == sha256(model / "model.safetensors")
+
+
+def test_reasoning_gym_can_take_the_place_of_the_built_in_data(place: Workplace) -> None:
+    pytest.importorskip("reasoning_gym")
+    done = place.r1flow(
+        "run", "pipeline=r1_zero", "model=smoke", "data=reasoning_gym", "base.steps=5", "base.batch_size=4",
+        "rl.steps=2", "rl.quotas.reasoning=4", "rl.group_size=4", *QUICK,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_sweep_over_the_whole_smoke_pipeline_shares_what_comes_before(smoke: Smoke, place: Workplace) -> None:
+    place.with_finished(smoke.place, *STAGES)
+    done = place.r1flow("run", "-m", "rl_1.steps=2,3", "pipeline=smoke", *QUICK)
+    assert done.returncode == 0, done.stdout + done.stderr
+    shared = {"curate", "base", "cold_start", "profile", "preferences", "eval_base", "eval_cold_start"}
+    for record in place.records():
+        assert {name for name, stage in record["stages"].items() if stage["state"] == "reused"} >= shared
+        assert record["stages"]["report"]["state"] == "done"
+
+
+@pytest.mark.parametrize(
+    ("stage", "longer"),
+    [
+        ("base", ("base.steps=300", "base.checkpoint_every=1000", "base.log_every=5")),
+        ("cold_start", ("cold_start.epochs=60", "cold_start.checkpoint_every=1000", "cold_start.log_every=5")),
+        ("reward_model", ("reward_model.epochs=60", "reward_model.checkpoint_every=1000", "reward_model.log_every=2")),
+        ("rl_2", ("rl_2.steps=24", "rl_2.checkpoint_every=1000")),
+    ],
+)
+def test_every_stage_that_trains_can_be_stopped_and_ends_the_same(
+    smoke: Smoke, place: Workplace, stage: str, longer: tuple[str, ...]
+) -> None:
+    place.with_finished(smoke.place, *STAGES)
+    command = ("run", "pipeline=smoke", *longer, *QUICK)
+    process = place.start(*command)
+    log = f"cache/{stage}/*.partial/logs/metrics.jsonl"
+
+    def is_at_work() -> bool:
+        rows = [len(file.read_text().splitlines()) for file in place.artifacts.glob(log)]
+        return sum(rows) >= 4 or process.poll() is not None
+
+    assert becomes(True, is_at_work, limit_s=LIMIT_S)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130, (place.root / "output.txt").read_text()
+    assert place.states()[stage] == "interrupted"
+    done = place.r1flow(*command)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(rf"{stage} +resuming at step \d+\n", done.stdout)
+
+    other = Workplace(place.root / "uninterrupted").with_finished(smoke.place, *STAGES)
+    assert other.r1flow(*command).returncode == 0
+    mine, others = place.artifact(stage), other.artifact(stage)
+    made = files_below(others, but=("logs",)) - {"manifest.json"}
+    assert {name: sha256(mine / name) for name in made} == {name: sha256(others / name) for name in made}
