@@ -40,7 +40,7 @@ class Builtin:
     scale: float = 1.0
     pretrain_lines: int = 108_000
     chat_share: float = 0.0
-    cold_start: int = 4_000
+    cold_start: int = 8_000
     cold_start_families: Mapping[str, float] = field(
         default_factory=lambda: {"chain": 1.0, "gcd": 1.0, "product": 0.8, "boxes": 1.2}
     )

@@ -15,11 +15,17 @@ class Preference:
 
     Args:
         scorer: token sequences → scalars; it must share the policy's tokenizer.
+        resolution: the reward is rounded to multiples of this. A reward model cannot tell responses that it scores
+            nearly alike, but an advantage that is divided by the group's spread makes much of such differences, and
+            the policy learns spellings that it happens to like.
     """
 
-    def __init__(self, *, scorer: Scorer) -> None:
-        self.scorer = scorer
+    def __init__(self, *, scorer: Scorer, resolution: float = 0.1) -> None:
+        if not 0 < resolution <= 1:
+            raise ValueError(f"reward preference.resolution: must lie in (0, 1] (got {resolution})")
+        self.scorer, self.resolution = scorer, resolution
 
     def batch(self, pairs: Sequence[tuple[Task, Rollout]]) -> list[float]:
         scores = self.scorer([[*rollout.prompt_tokens, *rollout.tokens] for _, rollout in pairs])
-        return [1.0 / (1.0 + math.exp(-max(-60.0, min(60.0, score)))) for score in scores]
+        rewards = [1.0 / (1.0 + math.exp(-max(-60.0, min(60.0, score)))) for score in scores]
+        return [round(reward / self.resolution) * self.resolution for reward in rewards]

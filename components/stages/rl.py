@@ -119,7 +119,7 @@ def rl(
     sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature)
     rounds = Rounds(run, reward, sampling, environment, group_size, max_failed)
     if algorithm.critic_warmup:
-        out.say(f"{out.name}: {algorithm.critic_warmup} steps of the critic alone, then {steps} of the policy")
+        out.say(f"critic warm-up: the first {algorithm.critic_warmup} of {total} steps leave the policy as it is")
     for step in range(run.restore(), total):
         began = perf_counter()
         sampled, used = rounds(step)
@@ -141,6 +141,10 @@ def rl(
 def rl_check(settings: Mapping[str, Any], inputs: Mapping[str, str], processes: int) -> list[str]:
     """What preflight can say of the settings before anything is loaded."""
     problems = []
+    algorithm = settings.get("algorithm") or {}
+    advantage = (algorithm.get("advantage") or {}).get("_target_", "")
+    if advantage.endswith(".gae") and not algorithm.get("critic"):
+        problems.append(f"algorithm.critic: {advantage} needs a critic. Fix: take the node of algorithm=ppo or vapo")
     if not settings.get("quotas") or any(n < 1 for n in settings["quotas"].values()):
         problems.append(f"quotas: needs at least one prompt of each kind (got {settings.get('quotas')})")
     elif (prompts := sum(settings["quotas"].values())) < processes:

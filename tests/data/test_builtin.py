@@ -127,7 +127,7 @@ def test_sizes_of_the_default(corpora) -> None:
         "pair",
         "",
     }
-    assert (len(corpus.pretrain), len(corpus.cold_start), len(corpus.general)) == (108_000, 4_000, 4_100)
+    assert (len(corpus.pretrain), len(corpus.cold_start), len(corpus.general)) == (108_000, 8_000, 4_100)
     assert 4_000 <= len(corpus.tasks["fresh"]) <= 4_600
 
 

@@ -198,6 +198,13 @@ def test_the_preference_reward_is_a_sigmoid_of_the_policys_own_tokens() -> None:
     assert seen == [[1, 2], [1, 2]]
 
 
+def test_the_preference_reward_makes_nothing_of_small_differences() -> None:
+    close = Preference(scorer=lambda sequences: [-0.89, -0.74, 2.0])  # σ: 0.29, 0.32, 0.88
+    assert close.batch([(task(), says("a"))] * 3) == pytest.approx([0.3, 0.3, 0.9])
+    with pytest.raises(ValueError, match="resolution"):
+        Preference(scorer=lambda sequences: [], resolution=0)
+
+
 def test_math_is_verified_in_a_process_that_is_killed_when_it_hangs() -> None:
     from components.rewards.math_worker import MathVerifier
 
