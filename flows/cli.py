@@ -132,7 +132,10 @@ def _define_status(parser: argparse.ArgumentParser) -> None:
 
 def _define_report(parser: argparse.ArgumentParser) -> None:
     _define_artifacts(parser)
-    parser.add_argument("run", nargs="?", help="id of a run or a part of it; default: the latest run that has a report")
+    parser.add_argument(
+        "run", nargs="?", help="id of a run or sweep, or a part of it; default: the latest run that has a report"
+    )
+    parser.add_argument("--metric", default="pass@1", metavar="NAME", help="of a sweep's table (default pass@1)")
 
 
 def _define_chat(parser: argparse.ArgumentParser) -> None:
@@ -204,8 +207,17 @@ def _status(options: argparse.Namespace) -> int:
 def _report(options: argparse.Namespace) -> int:
     from flows.run import show_report
     from flows.runs import find_run, list_runs
+    from flows.sweep_table import find_sweep, show_sweep
 
     console = _console()
+    if options.run and (sweep := find_sweep(options.artifacts, options.run)):
+        if show_sweep(options.artifacts, sweep, options.metric):
+            return 0
+        print(
+            f"report: no run of sweep {sweep} has a report. Fix: wait for one, or look at r1flow status.",
+            file=sys.stderr,
+        )
+        return 2
     records = [find_run(options.artifacts, options.run)] if options.run else list_runs(options.artifacts)[::-1]
     if any(show_report(record, console) for record in records):
         return 0

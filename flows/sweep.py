@@ -12,23 +12,39 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from flows.compose import compose
 from flows.errors import BadInput, Problem
 from flows.redact import redact
 from flows.settings import COMMAND_LINE, Groups, config_roots, parse
+from flows.sweep_table import show_sweep
 
 
 def expand(overrides: Sequence[str], config_dir: Path | None = None) -> list[list[str]]:
     """Overrides of each run: the product of all swept values, the last one changing fastest.
 
+    What the configuration lists under ``sweep`` is swept too, unless the command line gives that key.
+
     Raises: BadInput for a sweep without a list of values (``interval``).
     """
     groups = Groups.find(config_roots(config_dir))
+    overrides = [*overrides, *_usual(overrides, config_dir)]
     return [list(combination) for combination in itertools.product(*(sweep_values(text, groups) for text in overrides))]
+
+
+def _usual(overrides: Sequence[str], config_dir: Path | None) -> list[str]:
+    """Overrides for what the configuration sweeps and the command line leaves alone."""
+    parsed = parse(overrides)
+    fixed = compose([o.text for o in parsed if not o.is_sweep], config_dir)
+    swept = fixed.root.get("sweep") or {}
+    if not isinstance(swept, Mapping):
+        raise BadInput(Problem("configuration", "sweep", "is not a mapping", got=swept, fix="write key: values"))
+    texts = {key: ",".join(map(str, v)) if isinstance(v, list) else str(v) for key, v in swept.items()}
+    return [f"{key}={text}" for key, text in texts.items() if key not in {o.key for o in parsed}]
 
 
 def sweep_values(text: str, groups: Groups) -> list[str]:
@@ -92,6 +108,7 @@ def run_sweep(overrides: Sequence[str], config_dir: Path | None = None, *, jobs:
     failed = sum(job["state"] == "failed" for job in sweep.jobs)
     done = sum(job["state"] == "done" for job in sweep.jobs)
     print(f"\nsweep {directory.name}: {done} done, {failed} failed, {len(sweep.jobs) - done - failed} not run")
+    show_sweep(prepared[0].artifacts, directory.name)
     return stop.exit_code if stop.requested() else int(failed > 0)
 
 

@@ -36,8 +36,8 @@ def _levels(node: Node) -> Iterator[str]:
     whole = ratio in (_SEQUENCE, _SEQUENCE_SUM) or surrogate == _GMPO
     if whole and surrogate not in _DETACHED and aggregate in _SUMS:
         yield (
-            f"aggregate: {_short(aggregate)} with ratio {_short(ratio)} and surrogate {_short(surrogate)}: the loss of a "
-            "whole sequence stands at each of its tokens, so summing weighs a rollout by its length. "
+            f"aggregate: {_short(aggregate)} with ratio {_short(ratio)} and surrogate {_short(surrogate)}: the loss of "
+            "a whole sequence stands at each of its tokens, so summing weighs a rollout by its length. "
             "Fix: use aggregate sequence_mean, or ratio sequence_token"
         )
     if surrogate == _GMPO and ratio != _TOKEN:
@@ -55,14 +55,14 @@ def _clipping(node: Node) -> Iterator[str]:
             yield f"surrogate: eps_low={low} and eps_high={high} must be positive. Fix: 0.2 is usual"
         if ratio in (_SEQUENCE, _SEQUENCE_TOKEN) and max(low, high) >= _GSPO_BAND:
             yield (
-                f"surrogate: eps_low={low}, eps_high={high} with ratio {_short(ratio)}: the mean log-ratio of a sequence "
-                f"moves by thousandths, so a band of {_GSPO_BAND} or more never clips. "
+                f"surrogate: eps_low={low}, eps_high={high} with ratio {_short(ratio)}: the mean log-ratio of a "
+                f"sequence moves by thousandths, so a band of {_GSPO_BAND} or more never clips. "
                 "Fix: use eps_low 3e-4 and eps_high 4e-4 (GSPO), or ratio token"
             )
         if dual is not None and dual <= 1 + high:
             yield (
-                f"surrogate: dual={dual} must be above 1 + eps_high = {1 + high}, else it cuts inside the trust region. "
-                "Fix: 3.0 is usual; null for none"
+                f"surrogate: dual={dual} must be above 1 + eps_high = {1 + high}, else it cuts inside the trust "
+                "region. Fix: 3.0 is usual; null for none"
             )
     if surrogate["_target_"] == _CISPO and (cap := surrogate["cap"]) < 1:
         yield (
@@ -82,11 +82,13 @@ def _kl(node: Node, beta: float | None) -> Iterator[str]:
         yield f"kl: beta={in_force} is negative, which drives the policy away from the reference. Fix: use 0 or more"
     if kl["place"] == "reward" and kl["estimator"] != "k1":
         yield (
-            f"kl: estimator {kl['estimator']} with place reward: a reward needs the unbiased log-ratio itself. Fix: use k1"
+            f"kl: estimator {kl['estimator']} with place reward: a reward needs the unbiased log-ratio itself. "
+            "Fix: use k1"
         )
     if kl["place"] == "loss" and kl["estimator"] == "k1" and not kl.get("corrected"):
         yield (
-            "kl: estimator k1 in the loss has a gradient of zero mean: it holds nothing. Fix: use k3, k2 or place reward"
+            "kl: estimator k1 in the loss has a gradient of zero mean: it holds nothing. "
+            "Fix: use k3, k2 or place reward"
         )
 
 

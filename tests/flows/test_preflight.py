@@ -13,6 +13,7 @@ from flows.preflight import preflight, preflight_run
 from flows.values import canonical
 
 ROOT = Path(__file__).parents[2]
+CLIP = "components.losses.surrogate.clip"
 
 
 def check(conf, *overrides, artifacts=None):
@@ -195,7 +196,7 @@ def test_a_check_that_needs_its_module_is_imported_with_it(tmp_path, monkeypatch
         (["algorithm=rloo", "algorithm.kl.estimator=k3"], "algorithm.kl", "Fix: use k1"),
         # a default that the yaml does not spell out
         (
-            ["algorithm=gspo", "rl_1.algorithm.surrogate={_target_: components.losses.surrogate.clip, _partial_: true}"],
+            ["algorithm=gspo", f"rl_1.algorithm.surrogate={{_target_: {CLIP}, _partial_: true}}"],
             "rl_1 algorithm.surrogate",
             "eps_low=0.2, eps_high=0.2 with ratio sequence",
         ),
