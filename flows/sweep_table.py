@@ -22,7 +22,7 @@ class Arm:
     Attributes:
         label: the swept values, the seed aside.
         seeds: of the runs that have a report.
-        runs: all its runs.
+        runs: how many it has, with those without one.
         values: evaluated stage → estimate {value, low, high, n}: over seeds, or over prompts if there is one seed.
         change: of the last evaluated stage against the one before, paired by seed; None with fewer than two seeds.
     """
@@ -57,12 +57,10 @@ def sweep_arms(artifacts: Path, sweep: str, metric: str = "pass@1") -> list[Arm]
         BadInput: no report has that metric.
     """
     records = _latest(artifacts, sweep)
-    given = [record["overrides"] for record in records]
-    common = set(given[0]).intersection(*given) if given else set()
     arms: dict[str, list[dict[str, Any]]] = {}
-    for record in records:
-        swept = [text for text in record["overrides"] if text not in common and not text.startswith("seed=")]
-        arms.setdefault(" ".join(swept) or "(no change)", []).append(record)
+    for number, run in enumerate(json.loads((artifacts / "sweeps" / sweep / "sweep.json").read_text())["runs"]):
+        label = " ".join(text for text in run["overrides"].split(" ") if not text.startswith("seed="))
+        arms.setdefault(label or "(no change)", []).append(records.get(number, {}))
     known: set[str] = set()
     found = [_arm(label, members, metric, known) for label, members in arms.items()]
     if known and metric not in known:
@@ -111,14 +109,14 @@ _CAPTION = (
 )
 
 
-def _latest(artifacts: Path, sweep: str) -> list[dict[str, Any]]:
-    """The last record of each run of the sweep, in the sweep's order."""
+def _latest(artifacts: Path, sweep: str) -> dict[int, dict[str, Any]]:
+    """The last record of each run of the sweep that was started, by its number."""
     numbered: dict[int, dict[str, Any]] = {}
     for record in list_runs(artifacts):
         owner, _, number = str(record.get("sweep", "")).rpartition("/")
         if owner == sweep and number.isdigit():
             numbered[int(number)] = record
-    return [numbered[number] for number in sorted(numbered)]
+    return numbered
 
 
 def _arm(label: str, records: Sequence[Mapping[str, Any]], metric: str, known: set[str]) -> Arm:
@@ -142,7 +140,7 @@ def _arm(label: str, records: Sequence[Mapping[str, Any]], metric: str, known: s
 
 def _evaluations(record: Mapping[str, Any]) -> dict[str, dict[str, Figures]]:
     """Evaluated stage → metric → estimate, from the run's report."""
-    for stage in record["stages"].values():
+    for stage in record.get("stages", {}).values():
         summary = Path(stage.get("path") or "/nonexistent") / "summary.json"
         if summary.with_name("report.html").is_file() and summary.is_file():
             return {entry["name"]: entry["metrics"] for entry in json.loads(summary.read_text("utf-8"))["stages"]}

@@ -39,7 +39,11 @@ def make(artifacts, number, algorithm, seed, figures, state="done", sweep=SWEEP)
     run.mkdir(parents=True)
     (run / "run.json").write_text(json.dumps(record))
     (artifacts / "sweeps" / sweep).mkdir(parents=True, exist_ok=True)
-    (artifacts / "sweeps" / sweep / "sweep.json").write_text("{}")
+    file = artifacts / "sweeps" / sweep / "sweep.json"
+    listed = json.loads(file.read_text())["runs"] if file.exists() else []
+    listed += [{"overrides": ""}] * (number + 1 - len(listed))
+    listed[number] = {"overrides": f"algorithm={algorithm} seed={seed}"}
+    file.write_text(json.dumps({"id": sweep, "runs": listed}))
 
 
 @pytest.fixture
@@ -98,7 +102,7 @@ def test_a_sweep_is_found_by_a_part_of_its_name(artifacts):
     assert find_sweep(artifacts, "nothing") is None
     with pytest.raises(BadInput, match="fits 2 sweeps and 0 runs"):
         find_sweep(artifacts, "2026")
-    with pytest.raises(BadInput, match="fits 1 sweeps and 8 runs"):
+    with pytest.raises(BadInput, match="fits 2 sweeps and 9 runs"):
         find_sweep(artifacts, "r")
 
 
