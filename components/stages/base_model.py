@@ -46,9 +46,14 @@ def base_model(
         batch_size: rows per step, over all processes.
 
     Raises:
-        ValueError: not even one batch of text.
+        ValueError: no text to pretrain on, or not even one batch of it.
     """
     lines = (inputs["data"].path / "pretrain.txt").read_text().splitlines() if model.needs_pretraining else []
+    if model.needs_pretraining and not lines:
+        raise ValueError(
+            f"{out.name}: this data has no text to pretrain a model on. Fix: start from one that is pretrained, "
+            "model=pretrained model.source.path=…"
+        )
     network, tokenizer = model.build(lines, out.seed, say=out.say)
     metrics = {"parameters": float(sum(p.numel() for p in network.parameters()))}
     if model.needs_pretraining:

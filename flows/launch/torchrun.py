@@ -6,11 +6,13 @@ import contextlib
 import json
 import multiprocessing
 import multiprocessing.forkserver
+import multiprocessing.util
 import os
 import signal
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import DupFd
@@ -40,7 +42,21 @@ def warm_up() -> None:
     """
     if METHOD == "forkserver":
         multiprocessing.forkserver.set_forkserver_preload(["flows.launch.warm"])
-        multiprocessing.forkserver.ensure_running()
+        with _room_for_sockets():
+            multiprocessing.forkserver.ensure_running()
+
+
+@contextlib.contextmanager
+def _room_for_sockets() -> Iterator[None]:
+    """A path of a socket holds 107 bytes; where the directory for temporary files leaves too few, take ``/tmp``."""
+    chosen = tempfile.gettempdir()
+    if len(os.fsencode(chosen)) > 107 - len("/pymp-12345678/listener-12345678") and os.access("/tmp", os.W_OK):
+        tempfile.tempdir = "/tmp"
+    try:
+        multiprocessing.util.get_temp_dir()  # made once a process, at its first use
+        yield
+    finally:
+        tempfile.tempdir = chosen
 
 
 @dataclass

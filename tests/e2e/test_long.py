@@ -34,7 +34,7 @@ def test_distillation_teaches_a_larger_student_what_a_finished_run_kept(place: W
             "rejection.prompts=200",
         ),
     )
-    done = place.r1flow("run", "pipeline=distill", *teacher, "student_base.steps=50", "student.epochs=1")
+    done = place.r1flow("run", "pipeline=distill", *teacher, "student_base.steps=50", "distilled.epochs=1")
     assert done.returncode == 0, done.stdout + done.stderr
     assert set(place.states().values()) == {"done"}
     assert (place.artifact("rejection") / "kept.jsonl").stat().st_size > 0
@@ -51,11 +51,12 @@ def test_any_model_directory_can_take_the_place_of_the_tiny_one(smoke: Smoke, pl
     assert sha256(mine) == sha256(model / "model.safetensors")
 
 
-def test_reasoning_gym_can_take_the_place_of_the_built_in_data(place: Workplace) -> None:
+def test_reasoning_gym_can_take_the_place_of_the_built_in_data(smoke: Smoke, place: Workplace) -> None:
     pytest.importorskip("reasoning_gym")
+    model = smoke.place.artifact("base") / "model"  # it has no text to pretrain the tiny model on
     done = place.r1flow(
-        "run", "pipeline=r1_zero", "model=smoke", "data=reasoning_gym", "base.steps=5", "base.batch_size=4",
-        "rl.steps=2", "rl.quotas.reasoning=4", "rl.group_size=4", *QUICK,
+        "run", "pipeline=r1_zero", "model=pretrained", f"model.source.path={model}", "model.max_new_tokens=24",
+        "data=reasoning_gym", "rl.steps=2", "rl.quotas.reasoning=4", "rl.group_size=4", *QUICK,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -80,10 +81,11 @@ def test_a_sweep_over_the_whole_smoke_pipeline_shares_what_comes_before(smoke: S
     ],
 )
 def test_every_stage_that_trains_can_be_stopped_and_ends_the_same(
-    smoke: Smoke, place: Workplace, stage: str, longer: tuple[str, ...]
+    smoke: Smoke, place: Workplace, tmp_path_factory: pytest.TempPathFactory, stage: str, longer: tuple[str, ...]
 ) -> None:
     place.with_finished(smoke.place, *STAGES)
-    command = ("run", "pipeline=smoke", *longer, *QUICK)
+    rest = [f"stages.{name}=null" for name in smoke.place.downstream(stage)]
+    command = ("run", "pipeline=smoke", *longer, *rest, *QUICK)
     process = place.start(*command)
     log = f"cache/{stage}/*.partial/logs/metrics.jsonl"
 
@@ -99,7 +101,7 @@ def test_every_stage_that_trains_can_be_stopped_and_ends_the_same(
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(rf"{stage} +resuming at step \d+\n", done.stdout)
 
-    other = Workplace(place.root / "uninterrupted").with_finished(smoke.place, *STAGES)
+    other = Workplace(tmp_path_factory.mktemp("whole")).with_finished(smoke.place, *STAGES)
     assert other.r1flow(*command).returncode == 0
     mine, others = place.artifact(stage), other.artifact(stage)
     made = files_below(others, but=("logs",)) - {"manifest.json"}

@@ -40,14 +40,19 @@ class Workplace:
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def __post_init__(self) -> None:
-        for name in ("home", "tmp"):
-            (self.root / name).mkdir(parents=True, exist_ok=True)
+        for folder in (self.root / "home", self.temporary):
+            folder.mkdir(parents=True, exist_ok=True)
         if not self.project.exists():
             shutil.copytree(HERE / "user", self.project, ignore=shutil.ignore_patterns("__pycache__"))
 
     @property
     def artifacts(self) -> Path:
         return self.root / "artifacts"
+
+    @property
+    def temporary(self) -> Path:
+        """Too long a name for a socket in it, as on some clusters."""
+        return self.root / "tmp" / ("long-" * 20)
 
     @property
     def project(self) -> Path:
@@ -87,7 +92,7 @@ class Workplace:
         return {
             **kept,
             "HOME": str(self.root / "home"),
-            "TMPDIR": str(self.root / "tmp"),
+            "TMPDIR": str(self.temporary),
             "PYTHONPATH": os.pathsep.join([str(HERE / "offline"), str(ROOT)]),
             "PYTHONDONTWRITEBYTECODE": "1",
             "HF_HUB_OFFLINE": "1",
@@ -140,6 +145,14 @@ class Workplace:
     def artifact(self, stage: str) -> Path:
         """Where the latest run says that the stage's artifact lies."""
         return Path(self.records()[-1]["stages"][stage]["path"])
+
+    def downstream(self, stage: str) -> list[str]:
+        """Stages of the first run that depend on this one."""
+        inputs = {name: set(entry["inputs"].values()) for name, entry in self.records()[0]["stages"].items()}
+        found = {stage}
+        while more := {name for name, sources in inputs.items() if sources & found} - found:
+            found |= more
+        return sorted(found - {stage})
 
     def events(self) -> list[dict[str, Any]]:
         """The latest run's events."""
