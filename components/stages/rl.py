@@ -141,10 +141,6 @@ def rl(
 def rl_check(settings: Mapping[str, Any], inputs: Mapping[str, str], processes: int) -> list[str]:
     """What preflight can say of the settings before anything is loaded."""
     problems = []
-    algorithm = settings.get("algorithm") or {}
-    advantage = (algorithm.get("advantage") or {}).get("_target_", "")
-    if advantage.endswith(".gae") and not algorithm.get("critic"):
-        problems.append(f"algorithm.critic: {advantage} needs a critic. Fix: take the node of algorithm=ppo or vapo")
     if not settings.get("quotas") or any(n < 1 for n in settings["quotas"].values()):
         problems.append(f"quotas: needs at least one prompt of each kind (got {settings.get('quotas')})")
     elif (prompts := sum(settings["quotas"].values())) < processes:
