@@ -169,4 +169,4 @@ def _figure(estimate: Figures | None, sign: str = "") -> str:
     if estimate is None:
         return "–"
     value, low, high = (f"{estimate[key]:{sign}.3f}" for key in ("value", "low", "high"))
-    return f"{value} [{low}, {high}]"
+    return f"{value} [{low}, {high}]" if low != high else value  # no spread is no interval of width 0

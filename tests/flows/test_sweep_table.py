@@ -79,6 +79,7 @@ def test_arms_are_ranked_and_say_how_many_of_their_runs_count(artifacts):
     assert "| algorithm=dapo | 2 of 3 | 0.250 [" in table
     assert "| algorithm=gspo | 1 | 0.300 [0.200, 0.400] | 0.310 [0.210, 0.410] | – |" in table  # over prompts
     assert "| algorithm=ppo | 0 of 1 | – | – | – |" in table
+    assert "| +0.260 [" not in table  # dapo gained the same with both seeds, which is no interval of width 0
     assert "other" not in table
 
 
