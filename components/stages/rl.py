@@ -77,6 +77,8 @@ def rl(
         RuntimeError: too many failed rewards in a step, with the reward, the task and the cause.
         Interrupted: a stop was asked for; the step was finished and saved.
     """
+    if algorithm.kl is None:
+        beta = 0.0  # the stage's coefficient is for algorithms that have the term
     if problems := algorithm.check(beta=beta, group_size=group_size):
         raise ValueError(f"{out.name}.algorithm: {'; '.join(problems)}")
     prompts = sum(quotas.values())
