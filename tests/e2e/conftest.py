@@ -26,6 +26,7 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Smoke]:
     place = Workplace(tmp_path_factory.mktemp("smoke"))
     try:
         done = place.r1flow("run", "pipeline=smoke")
+        assert done.returncode == 0, done.stdout + done.stderr
         yield Smoke(place, done, becomes({}, place.leftovers, limit_s=30))
         stopped = place.r1flow("ui", "--stop")
         assert "Prefect  stopped" in stopped.stdout
