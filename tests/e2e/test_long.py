@@ -84,8 +84,12 @@ def test_every_stage_that_trains_can_be_stopped_and_ends_the_same(
     smoke: Smoke, place: Workplace, tmp_path_factory: pytest.TempPathFactory, stage: str, longer: tuple[str, ...]
 ) -> None:
     place.with_finished(smoke.place, *STAGES)
-    rest = [f"stages.{name}=null" for name in smoke.place.downstream(stage)]
-    command = ("run", "pipeline=smoke", *longer, *rest, *QUICK)
+    other = Workplace(tmp_path_factory.mktemp("whole")).with_finished(smoke.place, *STAGES)
+    for user in (place, other):  # a pipeline of the user's own that ends there
+        rest = "".join(f"  {name}: null\n" for name in smoke.place.downstream(stage))
+        head = "# @package _global_\ndefaults: [smoke, _self_]\nstages:\n"
+        (user.project / "conf" / "pipeline" / "up_to.yaml").write_text(head + rest)
+    command = ("run", "pipeline=up_to", *longer, *QUICK)
     process = place.start(*command)
     log = f"cache/{stage}/*.partial/logs/metrics.jsonl"
 
@@ -101,7 +105,6 @@ def test_every_stage_that_trains_can_be_stopped_and_ends_the_same(
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(rf"{stage} +resuming at step \d+\n", done.stdout)
 
-    other = Workplace(tmp_path_factory.mktemp("whole")).with_finished(smoke.place, *STAGES)
     assert other.r1flow(*command).returncode == 0
     mine, others = place.artifact(stage), other.artifact(stage)
     made = files_below(others, but=("logs",)) - {"manifest.json"}
