@@ -15,6 +15,7 @@ import importlib.metadata
 import importlib.util
 import re
 import sysconfig
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -178,10 +179,14 @@ def _external(target: str) -> dict[str, str]:
         return {top: "version unknown"}
 
 
+_PARSING = threading.Lock()  # stages parse in threads, and CPython 3.11 counts the depth of its parser across them
+
+
 @lru_cache(maxsize=4096)
 def _parse(file: Path, mtime_ns: int, size: int) -> _Parsed:
     """mtime and size are there for the cache to notice an edit."""
-    tree = _Essence().visit(ast.parse(file.read_bytes(), filename=str(file)))
+    with _PARSING:
+        tree = _Essence().visit(ast.parse(file.read_bytes(), filename=str(file)))
     imports, data = [], set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

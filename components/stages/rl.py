@@ -77,6 +77,8 @@ def rl(
         RuntimeError: too many failed rewards in a step, with the reward, the task and the cause.
         Interrupted: a stop was asked for; the step was finished and saved.
     """
+    if algorithm.kl is None:
+        beta = 0.0  # the stage's coefficient is for algorithms that have the term
     if problems := algorithm.check(beta=beta, group_size=group_size):
         raise ValueError(f"{out.name}.algorithm: {'; '.join(problems)}")
     prompts = sum(quotas.values())
@@ -141,10 +143,6 @@ def rl(
 def rl_check(settings: Mapping[str, Any], inputs: Mapping[str, str], processes: int) -> list[str]:
     """What preflight can say of the settings before anything is loaded."""
     problems = []
-    algorithm = settings.get("algorithm") or {}
-    advantage = (algorithm.get("advantage") or {}).get("_target_", "")
-    if advantage.endswith(".gae") and not algorithm.get("critic"):
-        problems.append(f"algorithm.critic: {advantage} needs a critic. Fix: take the node of algorithm=ppo or vapo")
     if not settings.get("quotas") or any(n < 1 for n in settings["quotas"].values()):
         problems.append(f"quotas: needs at least one prompt of each kind (got {settings.get('quotas')})")
     elif (prompts := sum(settings["quotas"].values())) < processes:

@@ -66,7 +66,6 @@ def test_a_sweep_builds_what_its_runs_share_once_even_at_the_same_time(smoke: Sm
         ("rl_1.steps=many", "expects int (got 'many')"),
         ("rl_2.inputs.model=sft_3", "sft_2"),
         ("model=pretrained", "path"),
-        ("rl_1.algorithm=vapo", "critic"),
         ("launcher.processes=0", "processes"),
         ("rl_1.quotas.reasoning=1", "2 processes"),
         ("rl_1.group_size=1", "at least two"),

@@ -57,3 +57,12 @@ def test_a_local_models_files_are_its_fingerprint(tmp_path: Path) -> None:
 
 
 BUILTIN = {"_target_": "components.data.builtin.Builtin", "scale": 0.1}
+
+
+def test_a_misspelt_input_is_told_with_the_nearest_name() -> None:
+    from flows.build import stage_specs
+    from flows.compose import compose
+
+    with pytest.raises(BadInput, match=r"inputs\.modle: no such setting 'modle'.*model"):
+        stage_specs(compose(["rl_1.inputs.modle=base"]))
+    assert stage_specs(compose(["sft_2.inputs.model=base"]))

@@ -41,6 +41,7 @@ TRIED = {
     "components.stages.sft.sft": {"checkpoint_every", "log_every"},
     "components.stages.base_model.base_model": {"checkpoint_every", "log_every"},
     "components.stages.reward_model.reward_model": {"checkpoint_every", "log_every"},
+    "components.stages.dpo.dpo": {"checkpoint_every", "log_every"},  # in tests/stages/test_dpo.py; the same loop
     "components.rollout.torch_engine.TorchEngine": {"max_batch"},
 }
 

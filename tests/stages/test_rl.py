@@ -134,3 +134,10 @@ def test_dynamic_sampling_is_bounded_and_says_what_it_trained_on(
     rl(inputs, out, **settings)  # an untrained model solves nothing: no group has 0 < accuracy < 1
     assert "step 1: 0 of 6 groups have signal after 3 rounds" in said
     assert torch.equal(weights(tmp_path), weights(inputs["model"].path))
+
+
+def test_the_stages_kl_coefficient_is_for_algorithms_that_have_the_term(
+    inputs: Inputs, tmp_path: Path, rl_settings: Settings
+) -> None:
+    run(inputs, tmp_path, rl_settings(beta=0.02, steps=1))
+    assert "kl_loss" not in metrics(tmp_path)[0]
