@@ -343,7 +343,7 @@ def test_the_clip_fraction_counts_tokens_that_lost_their_gradient() -> None:
     assert stats["clipped"] == 0  # no advantage, nothing to lose
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     seed=st.integers(0, 10_000),
     name=st.sampled_from(["clip", "dual", "wide", "cispo", "sapo", "gmpo", "reinforce", "reinforce_ratio"]),
@@ -357,8 +357,8 @@ def test_what_a_surrogate_says_it_clipped_is_what_has_no_gradient(seed: int, nam
     function = choices.get(name) or getattr(surrogate, name)
     rng = torch.Generator().manual_seed(seed)
     mask = torch.rand(3, 5, generator=rng) < 0.7
-    # float64: in float32 a sigmoid far out is flat by rounding, which is not clipping.
-    log_ratio = torch.where(mask, torch.randn(3, 5, generator=rng).double(), 0.0)
+    # float64, and up to e³: further out a sigmoid is flat by rounding, which is not clipping.
+    log_ratio = torch.where(mask, torch.randn(3, 5, generator=rng).double().clamp(-3, 3), 0.0)
     logp = torch.where(mask, -torch.rand(3, 5, generator=rng).double(), 0.0)
     a = torch.where(mask, torch.randint(-1, 2, (3, 1), generator=rng).double(), 0.0)
     said = clipped(function, log_ratio, logp, a, mask)
