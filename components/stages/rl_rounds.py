@@ -12,7 +12,10 @@ from components.curriculum.dynamic import keep_informative
 from components.rollout.sampling import Sampling
 from components.runtime import Inputs
 from components.stages.shared import mean, read_tasks
-from components.types import Group
+from components.types import Group, Score
+
+# What the environment broke says nothing of the policy: left out and counted, never trained on as a wrong answer.
+_BROKEN = Score(0.0, {}, "failed", "the environment failed; the worker's log says how")
 
 
 @dataclass
@@ -49,7 +52,10 @@ class Rounds:
         updates = run.updates(step)
         rollouts = run.policy.sample(tasks, self.group_size, self.sampling, self.environment, address, updates)
         pairs = [(task, rollout) for task, group in zip(tasks, rollouts, strict=True) for rollout in group]
-        scores = self.reward.score(pairs, updates / run.steps)
+        scores = [
+            _BROKEN if rollout.finish == "failed" else score
+            for (_, rollout), score in zip(pairs, self.reward.score(pairs, updates / run.steps), strict=True)
+        ]
         size = self.group_size
         groups = [
             Group(task, tuple(group), tuple(scores[i * size : (i + 1) * size]))

@@ -141,3 +141,23 @@ def test_the_stages_kl_coefficient_is_for_algorithms_that_have_the_term(
 ) -> None:
     run(inputs, tmp_path, rl_settings(beta=0.02, steps=1))
     assert "kl_loss" not in metrics(tmp_path)[0]
+
+
+def test_a_rollout_that_its_environment_broke_is_left_out_and_counted_not_scored_as_wrong(
+    inputs: Inputs, tmp_path: Path, rl_settings: Settings
+) -> None:
+    from dataclasses import replace
+
+    from components.rollout.torch_engine import TorchEngine
+
+    class Breaks(TorchEngine):
+        """Every first sample of a prompt comes back as if its environment had raised."""
+
+        def generate(self, prompts: Any, sampling: Any, environment: Any = None) -> Any:
+            drawn = super().generate(prompts, sampling, environment)
+            return [[replace(first, finish="failed"), *rest] for first, *rest in drawn]
+
+    run(inputs, tmp_path, rl_settings(engine=Breaks, steps=1, max_failed=1.0))
+    assert metrics(tmp_path)[0]["failed"] == pytest.approx(1 / 4)
+    with pytest.raises(RuntimeError, match="the environment failed"):
+        run(inputs, tmp_path / "strict", rl_settings(engine=Breaks, steps=1))
