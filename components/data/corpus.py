@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from components.artifacts import write_jsonl
 from components.types import Example, Preference, Task
 
 EVALUATION_SPLITS = ("test", "dev")
@@ -91,8 +92,7 @@ def write_corpus(corpus: Corpus, path: Path, report: Mapping[str, Any]) -> None:
 
 def write_rows(path: Path, rows: Iterable[Task | Example | Preference]) -> None:
     """One JSON object per line, UTF-8."""
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        file.writelines(json.dumps(row.to_json(), ensure_ascii=False) + "\n" for row in rows)
+    write_jsonl(path, (row.to_json() for row in rows))
 
 
 def read_tasks(path: Path) -> list[Task]:

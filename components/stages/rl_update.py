@@ -13,6 +13,7 @@ from torch import Tensor
 
 from components.losses import stats
 from components.losses.aggregate import GlobalCounts
+from components.losses.groups import outcomes
 from components.losses.policy import Algorithm
 from components.losses.value import value_targets
 from components.models.learner import Learner
@@ -99,19 +100,16 @@ class _Step:
 
     def __init__(self, updater: Updater, batch: Batch, groups: Sequence[Group]) -> None:
         self.updater, self.batch = updater, batch
-        algorithm, scores = updater.algorithm, [score for group in groups for score in group.scores]
-        valid = torch.tensor([score.outcome == "scored" for score in scores])
-        total = torch.tensor([score.total for score in scores], dtype=torch.float)
-        truncated = torch.tensor([r.finish == "length" for group in groups for r in group.rollouts])
-        self.positive = torch.tensor([score.terms.get("accuracy", 0.0) >= 1.0 for score in scores])
+        algorithm, found = updater.algorithm, outcomes(groups)
+        valid, self.positive = found.valid, found.correct
         self.ref_logp = self._reference_logp()
-        reward = algorithm.shape_rewards(total, batch.length, updater.max_length)
+        reward = algorithm.shape_rewards(found.reward, batch.length, updater.max_length)
         value = None if updater.critic is None else updater.critic.values(batch)
         given = {"mask": batch.mask, "logp": batch.logp_old, "ref_logp": self.ref_logp, "beta": updater.beta}
         self.advantage = algorithm.advantages(
             reward, batch.group, valid, value=value, all_reduce=updater.peers.all_reduce, **given
         )
-        self.mask = algorithm.loss_mask(batch.mask, truncated)
+        self.mask = algorithm.loss_mask(batch.mask, found.truncated)
         self.lesson: Lesson | None = None
         if value is not None:
             target = value_targets(algorithm, reward, valid, value=value, **given)
