@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from components.losses.ratio import finite, masked_mean, token
+from components.losses.ratio import finite, masked_mean
 from components.losses.surrogate import MAX_LOG_RATIO
 
 
@@ -59,7 +59,7 @@ def gap(
 
 
 def _log_weight(logp_old: Tensor, logp_engine: Tensor, mask: Tensor) -> Tensor:
-    return token(finite(logp_old.detach()), finite(logp_engine.detach()), mask)
+    return torch.where(mask.bool(), finite(logp_old.detach()) - finite(logp_engine.detach()), 0.0)
 
 
 def _weight(log_weight: Tensor) -> Tensor:

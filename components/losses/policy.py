@@ -40,7 +40,7 @@ class Algorithm:
 
     Attributes:
         advantage: a function of `components.losses.advantage`; gets the arguments that its signature names.
-        ratio: (logp, logp_old, mask) → log-ratio [N, T].
+        ratio: (logp, logp_old, mask) → log-ratio [N, T], or [N, 1] of whole rollouts.
         surrogate: a function of `components.losses.surrogate`; gets the arguments that its signature names.
         aggregate: (x, mask, counts) → scalar.
         kl: penalty towards the reference policy; None for none.
@@ -222,15 +222,15 @@ class Algorithm:
         ref_logp = None if ref_logp is None else ratio.clean(ref_logp.detach(), mask, inside)
         entropy = None if entropy is None else torch.where(mask, entropy, 0.0)
         advantage = advantage.detach().to(logp.dtype)
-        advantage = inside * advantage[:, None] if advantage.ndim == 1 else torch.where(mask, advantage, 0.0)
-        lengths, log_ratio = inside.sum(-1), self.ratio(logp, logp_old, mask)
+        advantage = advantage[:, None] if advantage.ndim == 1 else torch.where(mask, advantage, 0.0)
+        log_ratio = self.ratio(logp, logp_old, mask)
+        drift = log_ratio.detach() if supply.base(self.ratio) is ratio.token else logp.detach() - logp_old
         at = {"advantage": advantage, "mask": mask}
-        tokens = supply.call(self.surrogate, {"log_ratio": log_ratio, "logp": logp, **at})
+        tokens = supply.call(self.surrogate, {"log_ratio": log_ratio, "logp": logp, **at}) * inside
         seen: dict[str, Tensor] = {
-            "tokens": lengths.sum(),
-            "rollouts": lengths.clamp(max=1).sum(),
+            "tokens": inside.sum(),
             "clipped": stats.clipped(self.surrogate, log_ratio, logp, **at),
-            **stats.ratio_stats(log_ratio, logp, logp_old),
+            **stats.ratio_stats(log_ratio, drift),
             "entropy": -logp.detach().sum() if entropy is None else entropy.detach().sum(),
         }
         if logp_engine is not None:
