@@ -7,7 +7,6 @@ micro-batches' results (and gradients) simply add up. x is 0 where masked; a rol
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 

@@ -28,7 +28,7 @@ def merge(parts: Iterable[Mapping[str, float]]) -> Stats:
 
 
 def summarise(stats: Mapping[str, float]) -> Stats:
-    """Figures for the log: per-token means of what is summed over tokens, extremes of r, losses and counts as they are."""
+    """Figures for the log: per-token means of what is summed over tokens, extremes of r; the rest as it is."""
     tokens = max(stats.get("tokens", 0.0), 1.0)
     summary = {name: value / tokens if name in _PER_TOKEN else value for name, value in stats.items()}
     if "clipped" in summary:
