@@ -15,7 +15,11 @@ Stats = dict[str, float]
 EXTREMES: Mapping[str, Callable[[float, float], float]] = MappingProxyType(
     {"log_ratio_max": max, "log_ratio_min": min, "gap_max": max}
 )
-_PER_TOKEN = ("clipped", "kl_old", "kl_ref", "entropy", "gap", "gap_kl")
+_PER_TOKEN = {
+    **dict.fromkeys(("clipped", "kl_old", "kl_ref", "entropy"), "tokens"),
+    "gap": "gap_tokens",
+    "gap_kl": "gap_tokens",
+}
 
 
 def merge(parts: Iterable[Mapping[str, float]]) -> Stats:
@@ -29,8 +33,11 @@ def merge(parts: Iterable[Mapping[str, float]]) -> Stats:
 
 def summarise(stats: Mapping[str, float]) -> Stats:
     """Figures for the log: per-token means of what is summed over tokens, extremes of r; the rest as it is."""
-    tokens = max(stats.get("tokens", 0.0), 1.0)
-    summary = {name: value / tokens if name in _PER_TOKEN else value for name, value in stats.items()}
+    summary = {
+        name: value / max(stats.get(_PER_TOKEN[name], 0.0), 1.0) if name in _PER_TOKEN else value
+        for name, value in stats.items()
+        if name != "gap_tokens"
+    }
     if "clipped" in summary:
         summary["clip_fraction"] = summary.pop("clipped")
     for end in ("min", "max"):
