@@ -90,6 +90,10 @@ class Algorithm:
             return 0.0
         return (stage_beta or 0.0) if self.kl.beta is None else self.kl.beta
 
+    def suggested(self, name: str, given: float | None, otherwise: float) -> float:
+        """A figure that the stage owns: what it was given, else what goes with the algorithm, else ``otherwise``."""
+        return self.suggests.get(name, otherwise) if given is None else given
+
     def needs_reference(self, stage_beta: float | None = None) -> bool:
         return self.beta(stage_beta) != 0
 

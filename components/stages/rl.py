@@ -45,14 +45,14 @@ def rl(
     steps: int,
     quotas: Mapping[str, int],
     critic: CriticSetup | None = None,
-    group_size: int = 8,
-    lr: float = 3e-4,
+    group_size: int | None = None,
+    lr: float | None = None,
     lr_floor: float = 0.2,
     warmup: float = 0.06,
     minibatches: int = 2,
     beta: float = 0.0,
     max_new_tokens: int = 80,
-    temperature: float = 1.0,
+    temperature: float | None = None,
     micro_batch_tokens: int = 8192,
     max_failed: float = 0.05,
     checkpoint_every: int = 5,
@@ -67,6 +67,7 @@ def rl(
         quotas: prompts per step by task kind or family, e.g. ``{reasoning: 12, unsafe: 8}``; a step samples
             Σ quotas × group_size rollouts.
         critic: network and learning rate of the critic, where the algorithm has one.
+        group_size, lr, temperature: None takes what goes with the algorithm (``algorithm.suggests``), else 8, 3e-4, 1.
         beta: KL coefficient against the starting policy, where the algorithm has a KL term without its own.
         minibatches: optimiser steps per rollout batch; the second and later ones are off-policy, hence the ratio.
         micro_batch_tokens: padded tokens per backward pass; does not change results beyond rounding.
@@ -79,6 +80,9 @@ def rl(
     """
     if algorithm.kl is None:
         beta = 0.0  # the stage's coefficient is for algorithms that have the term
+    group_size = int(algorithm.suggested("group_size", group_size, 8))
+    lr = algorithm.suggested("lr", lr, 3e-4)
+    temperature = algorithm.suggested("temperature", temperature, 1.0)
     if problems := algorithm.check(beta=beta, group_size=group_size):
         raise ValueError(f"{out.name}.algorithm: {'; '.join(problems)}")
     prompts = sum(quotas.values())

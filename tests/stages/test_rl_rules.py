@@ -14,9 +14,10 @@ from components.losses import mismatch
 from components.losses.entropy import Entropy
 from components.losses.kl import Penalty
 from components.losses.policy import Algorithm
+from components.rollout.record import read_rows
 from components.rollout.torch_engine import TorchEngine
 from components.runtime import Inputs, Interrupted
-from tests.stages.test_rl import Settings, metrics, run, sha
+from tests.stages.test_rl import Settings, metrics, run, sha, weights
 
 SHIFT = 0.9
 
@@ -58,6 +59,15 @@ def test_a_correction_takes_the_trainers_own_log_probabilities_for_the_ratio(
     assert figures["tis"]["policy_loss"] == pytest.approx(2 * figures["plain"]["policy_loss"], abs=1e-5)  # e^.9 > 2
     assert figures["tis"]["grad_norm"] == pytest.approx(2 * figures["plain"]["grad_norm"], rel=1e-3)
     assert figures["mis"]["grad_norm"] == 0
+
+
+def test_what_the_stage_leaves_open_goes_with_the_algorithm(
+    inputs: Inputs, tmp_path: Path, rl_settings: Settings, grpo: Algorithm
+) -> None:
+    algorithm = replace(grpo, suggests={"group_size": 3, "lr": 1e-12})
+    run(inputs, tmp_path, rl_settings(algorithm=algorithm, group_size=None, lr=None, steps=1))
+    assert len(read_rows(tmp_path / "rollouts" / "step-000001.parquet")) == 6 * 3
+    assert (weights(tmp_path) - weights(inputs["model"].path)).abs().max() < 1e-9
 
 
 def test_the_adaptive_entropy_coefficient_moves_and_survives_a_stop(
