@@ -143,7 +143,7 @@ def _over_seeds(estimates: Sequence[Figures]) -> Figures:
     from components.evaluation.intervals import mean_estimate  # numpy
 
     found = mean_estimate([e["value"] for e in estimates]).to_json()
-    if all(0 <= e["low"] and e["high"] <= 1 for e in estimates):
+    if all(e["low"] >= 0 and e["high"] <= 1 for e in estimates):
         found = {**found, "low": max(found["low"], 0.0), "high": min(found["high"], 1.0)}
     return found
 
