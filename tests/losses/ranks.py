@@ -1,4 +1,4 @@
-"""One random update, computed by one process or shared between several; a module of its own, so that it can be spawned."""
+"""One random update, computed by one process or dealt out to several; apart from the tests, so that it can be spawned."""
 
 from __future__ import annotations
 
