@@ -1,4 +1,4 @@
-"""One random update, computed by one process or dealt out to several; apart from the tests, so that it can be spawned."""
+"""One random update, computed by one process or dealt out to several; a module of its own, to be spawned from."""
 
 from __future__ import annotations
 
