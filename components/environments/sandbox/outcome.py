@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 Outcome = Literal["pass", "fail", "cpu_limit", "memory", "protocol", "infra"]
@@ -35,13 +36,7 @@ class Answer:
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """``name(*args, **kwargs)``; data only."""
-
-    name: str
-    args: tuple[Any, ...] = ()
-    kwargs: dict[str, Any] = field(default_factory=dict)
+Call = tuple[str, Sequence[Any], Mapping[str, Any]]  # name, args, kwargs: data only
 
 
 @dataclass(frozen=True, slots=True)

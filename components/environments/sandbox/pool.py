@@ -79,7 +79,7 @@ class Sandbox:
         return self._retried(lambda place: _script(self._program(place, 0, "script", source, stdin), self.limits))
 
     def calls(self, source: str, calls: Sequence[Call]) -> Result:
-        """Execute a module, then make the calls one after the other."""
+        """Execute a module, then make the calls ``(name, args, kwargs)`` one after the other. Raises codec.NotData."""
         return self._retried(lambda place: _calls(self._program(place, 0, "calls", source), calls))
 
     def check(self, source: str, tests: str, entry_point: str) -> Result:
@@ -200,8 +200,9 @@ def _calls(program: Program, calls: Sequence[Call]) -> Result:
     answers: list[Answer] = []
     with program:
         try:
-            for call in calls:
-                program.tell(_request(call))
+            for line in (*map(_request, calls), {"end": True}):  # at once: a program gains nothing by looking ahead
+                program.tell(line)
+            for _ in calls:
                 answers.append(_answer(program.listen()))
                 if (answers[-1].error or "").startswith("MemoryError"):
                     return Result("memory", answers[-1].error or "", tuple(answers))
@@ -229,12 +230,14 @@ def _check(judge: Program, accused: Program, entry_point: str) -> Result:
             judge.tell(_checked(answer))
             if str(answer.get("error", "")).startswith("MemoryError"):
                 return Result("memory", answer["error"])
+        accused.tell({"end": True})
         _end(accused, count)
         return Result("pass") if said.get("done") is True else Result("fail", str(said.get("failed")))
 
 
 def _request(call: Call) -> Line:
-    return {"call": call.name, "args": codec.encode(list(call.args)), "kwargs": codec.encode(dict(call.kwargs))}
+    name, args, kwargs = call
+    return {"call": name, "args": codec.encode(list(args)), "kwargs": codec.encode(dict(kwargs))}
 
 
 def _checked(line: Line) -> Line:
@@ -256,7 +259,6 @@ def _answer(line: Line) -> Answer:
 
 def _end(program: Program, count: int) -> None:
     """The last word must be the number of answers, and nothing may follow: an answer too many is a protocol failure."""
-    program.tell({"end": True})
     said = program.listen()
     if said != {"end": count} or program.rest():
         raise Stopped("protocol", f"more answers than calls: {str(said)[:80]}")

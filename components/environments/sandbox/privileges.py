@@ -57,12 +57,24 @@ def private_thread_count() -> bool:
     return True
 
 
-def threads_of_user() -> int:
-    """Threads that run as this user now, 0 if that cannot be known."""
-    mine, count = os.getuid(), 0
+def can_count_alone() -> bool:
+    """Whether `private_thread_count` works here; tried in a process of its own."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            become_nobody()
+            os._exit(0 if private_thread_count() else 1)
+        finally:
+            os._exit(1)
+    return os.waitpid(pid, 0)[1] == 0
+
+
+def threads_of_user(uid: int | None = None) -> int:
+    """Threads that run as this user now (default: the process's own), 0 if that cannot be known."""
+    wanted, count = os.getuid() if uid is None else uid, 0
     for status in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if status.stat().st_uid == mine:
+            if status.stat().st_uid == wanted:
                 count += len(os.listdir(status / "task"))
     return count
 

@@ -22,6 +22,7 @@ import select
 import signal
 import socket
 import sys
+import time
 from typing import Any, NoReturn
 
 from components.environments.sandbox import landlock, macos, privileges, runner, seccomp
@@ -50,6 +51,7 @@ def serve(settings: Settings) -> None:
     control.sendall(b"H\n")
     while (request := _receive(control)) is not None:
         limits, handles = request
+        confinement.look_around()
         pid = os.fork()
         if pid == 0:
             _child(control, handles, confinement, limits)
@@ -105,6 +107,8 @@ class Confinement:
         self.scratch_mib = settings["scratch_mib"]
         self.keep_reading = settings["keep_reading"]
         self.is_root = os.geteuid() == 0
+        self.alone = not self.keep_reading and privileges.can_count_alone()  # a namespace would end that right to read
+        self.looked, self.others = -1.0, 0
         self.rules = -1
         self.filter = b""
         if self.kind in ("landlock", "namespaces"):
@@ -118,6 +122,12 @@ class Confinement:
             privileges.become_nobody()
             self.is_root = False
 
+    def look_around(self) -> None:
+        """Before a fork: how many threads there are of the user that programs run as, where they are counted together."""
+        now = time.monotonic()
+        if self.filter and not self.alone and now - self.looked > 1.0:
+            self.looked, self.others = now, privileges.threads_of_user(privileges.NOBODY if self.is_root else None)
+
     def apply(self, limits: Settings) -> None:
         """Lock this process in. Raises OSError: something is not allowed or not there; nothing weaker is tried."""
         privileges.limit_resources(
@@ -130,8 +140,10 @@ class Confinement:
             return
         if self.is_root:
             privileges.become_nobody(keep_reading=self.keep_reading)
-        alone = not self.keep_reading and privileges.private_thread_count()  # a namespace would end that right to read
-        privileges.limit_threads(limits["threads"] + (0 if alone else privileges.threads_of_user()))
+        if self.alone and privileges.private_thread_count():
+            privileges.limit_threads(limits["threads"])
+        else:  # shared with other programs, which may start some more at the same time
+            privileges.limit_threads(self.others + 4 * limits["threads"])
         privileges.die_with_parent()
         seccomp.no_new_privileges()
         if self.rules >= 0:
