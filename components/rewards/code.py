@@ -147,6 +147,24 @@ class Code:
         return Verdict(result.outcome, int(result.outcome == "pass"), 1, result.detail)
 
 
+def code_check(settings: Mapping[str, Any]) -> list[str]:
+    """Preflight: the sandbox must confine, unless it was accepted that it does not."""
+    backend = (settings.get("sandbox") or {}).get("backend")
+    if backend == "unsafe" and not settings.get("accept_forgeable"):
+        return ["sandbox.backend: unsafe lets programs forge their verdicts. Fix: auto; not to train: accept_forgeable=true"]
+    return []
+
+
+def forgeable_parts(node: Any, path: str = "reward") -> list[str]:
+    """Paths of the parts of a reward's settings whose verdicts programs may forge; nothing may be trained on them."""
+    if isinstance(node, Mapping):
+        found = [path] if node.get("accept_forgeable") else []
+        return found + [hit for key, value in node.items() for hit in forgeable_parts(value, f"{path}.{key}")]
+    if isinstance(node, list | tuple):
+        return [hit for i, value in enumerate(node) for hit in forgeable_parts(value, f"{path}[{i}]")]
+    return []
+
+
 def extract(answer: str) -> str:
     """The last fenced block (closed or not) of an answer, or all of it where there is none. Linear time."""
     block: list[str] | None = None

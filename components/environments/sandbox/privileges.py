@@ -82,10 +82,9 @@ def threads_of_user(uid: int | None = None) -> int:
 def limit_resources(
     *, memory_mib: int, cpu_seconds: int, stack_mib: int = 64, open_files: int = 64, file_mib: int = 0
 ) -> None:
-    """Hard limits; soft ones equal, so that running out of CPU time kills at once and cannot be caught."""
+    """Hard limits. Running out of CPU time is SIGXCPU, which says so; a program that catches it is killed a second later."""
     limits = {
         "RLIMIT_AS": memory_mib << 20,
-        "RLIMIT_CPU": cpu_seconds,
         "RLIMIT_FSIZE": file_mib << 20,
         "RLIMIT_NOFILE": open_files,
         "RLIMIT_CORE": 0,
@@ -95,6 +94,9 @@ def limit_resources(
     for name, value in limits.items():
         if hasattr(resource, name):  # macOS has fewer
             _lower(getattr(resource, name), value)
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    if hard in (-1, resource.RLIM_INFINITY) or hard > cpu_seconds:
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 1))
     _, hard = resource.getrlimit(resource.RLIMIT_STACK)
     stack = stack_mib << 20
     resource.setrlimit(resource.RLIMIT_STACK, (stack if hard in (-1, resource.RLIM_INFINITY) else min(stack, hard),) * 2)

@@ -218,7 +218,8 @@ class Program:
             return "fail", f"ended with exit code {os.waitstatus_to_exitcode(self.status)} before it had answered"
         number = os.WTERMSIG(self.status)
         if number in (signal.SIGKILL, signal.SIGXCPU):
-            if self.cpu >= self.limits.cpu_seconds - 0.1:
+            # The kernel counts what it limits by clock ticks, and what it reports exactly: they differ somewhat.
+            if number == signal.SIGXCPU or self.cpu > 0.8 * self.limits.cpu_seconds:
                 return "cpu_limit", f"used its {self.limits.cpu_seconds} s of CPU time"
             # A program cannot send this signal to itself, so that it was the machine: out of memory, or an operator.
             return "infra", "was killed by the system"
