@@ -260,6 +260,7 @@ def _answer(line: Line) -> Answer:
 def _end(program: Program, count: int) -> None:
     """The last word must be the number of answers, and nothing may follow: an answer too many is a protocol failure."""
     said = program.listen()
+    program.finish()  # only then is it certain that nothing follows
     if said != {"end": count} or program.rest():
         raise Stopped("protocol", f"more answers than calls: {str(said)[:80]}")
 
