@@ -22,7 +22,7 @@ def _interrupts_are_heard():
 
 @pytest.fixture(scope="session")
 def public_data():
-    """Path of a file of public data that lies beside the repository (``R1FLOW_SHARED_DATA``); skips where it doesn't."""
+    """Path of a file of public data beside the repository (or in ``R1FLOW_SHARED_DATA``); skips where it isn't."""
     directory = Path(os.environ.get("R1FLOW_SHARED_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
     def find(name: str) -> Path:

@@ -15,7 +15,9 @@ from components.types import Rollout, Task
 
 Verifier = Callable[[Task, str], float]
 _SEPARATOR = re.compile(r"(?<=\d)[, ](?=\d{3}(?:\D|$)|\d{3}[, ]\d)")  # of thousands: 1,234 but not 1,23
-MAX_ANSWER = 2_000  # characters; longer answers are wrong, not a load on the verifier (unless its `max_answer` says more)
+MAX_ANSWER = (
+    2_000  # characters; longer answers are wrong, not a load on the verifier (unless its `max_answer` says more)
+)
 
 
 def exact(task: Task, answer: str) -> float:

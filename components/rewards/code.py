@@ -151,7 +151,9 @@ def code_check(settings: Mapping[str, Any]) -> list[str]:
     """Preflight: the sandbox must confine, unless it was accepted that it does not."""
     backend = (settings.get("sandbox") or {}).get("backend")
     if backend == "unsafe" and not settings.get("accept_forgeable"):
-        return ["sandbox.backend: unsafe lets programs forge their verdicts. Fix: auto; not to train: accept_forgeable=true"]
+        return [
+            "sandbox.backend: unsafe lets programs forge their verdicts. Fix: auto; not to train: accept_forgeable=true"
+        ]
     return []
 
 

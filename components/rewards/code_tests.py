@@ -79,7 +79,9 @@ def read_tests(task: Task) -> list[Test]:
     except (SyntaxError, ValueError) as error:
         raise ValueError(f"task {task.id}: {error}. Fix: see components.rewards.code_tests.read_tests") from None
     if not tests:
-        raise ValueError(f"task {task.id}: has no tests, so that any program would pass. Fix: give meta.tests or meta.check")
+        raise ValueError(
+            f"task {task.id}: has no tests, so that any program would pass. Fix: give meta.tests or meta.check"
+        )
     return tests
 
 
@@ -129,7 +131,9 @@ def _from_check(source: str, entry_point: str) -> tuple[Test, ...]:
 
 def _converted(statement: ast.stmt, names: Mapping[str, str]) -> Sequence[CallTest]:
     """The call that one statement makes and tests; none if it cannot fail. Raises NotConstant: no such single call."""
-    if isinstance(statement, ast.Pass) or (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)):
+    if isinstance(statement, ast.Pass) or (
+        isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+    ):
         return ()
     if not isinstance(statement, ast.Assert):
         raise NotConstant("a statement other than assert")
@@ -141,11 +145,15 @@ def _converted(statement: ast.stmt, names: Mapping[str, str]) -> Sequence[CallTe
             return [_call(test, names, "true")]
         case ast.UnaryOp(op=ast.Not(), operand=ast.Call() as call):
             return [_call(call, names, "false")]
-        case ast.Compare(left=ast.Call(func=ast.Name(id="abs"), args=[ast.BinOp(op=ast.Sub()) as gap]), comparators=[at]):
+        case ast.Compare(
+            left=ast.Call(func=ast.Name(id="abs"), args=[ast.BinOp(op=ast.Sub()) as gap]), comparators=[at]
+        ):
             if isinstance(test.ops[0], ast.Lt | ast.LtE) and isinstance(gap.left, ast.Call):
                 return [_call(gap.left, names, "within", constant(gap.right), float(constant(at)))]
         case ast.Compare(left=left, ops=[ast.Eq() | ast.Is()], comparators=[right]):
-            if isinstance(test.ops[0], ast.Is) and not (isinstance(right, ast.Constant) and right.value in (True, False, None)):
+            if isinstance(test.ops[0], ast.Is) and not (
+                isinstance(right, ast.Constant) and right.value in (True, False, None)
+            ):
                 raise NotConstant("identity of what is not True, False or None")
             call, other = (left, right) if isinstance(left, ast.Call) else (right, left)
             if isinstance(call, ast.Call):
@@ -153,9 +161,7 @@ def _converted(statement: ast.stmt, names: Mapping[str, str]) -> Sequence[CallTe
     raise NotConstant("a comparison of another form")
 
 
-def _call(
-    call: ast.Call, names: Mapping[str, str], how: How, expected: Any = None, tolerance: float = 0.0
-) -> CallTest:
+def _call(call: ast.Call, names: Mapping[str, str], how: How, expected: Any = None, tolerance: float = 0.0) -> CallTest:
     if not isinstance(call.func, ast.Name) or (names and call.func.id not in names) or hasattr(builtins, call.func.id):
         raise NotConstant("a call of something else than the function under test")
     args, kwargs = _arguments(call)

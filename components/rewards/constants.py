@@ -56,7 +56,11 @@ def _arithmetic(op: type[ast.operator], a: Any, b: Any) -> Any:
         raise NotConstant("formatting")
     if op is ast.Mult:
         for sequence, count in ((a, b), (b, a)):
-            if hasattr(sequence, "__len__") and isinstance(count, int) and len(sequence) * count > _MAX_SIZE:
+            if (
+                isinstance(sequence, str | bytes | list | tuple)
+                and isinstance(count, int)
+                and len(sequence) * count > _MAX_SIZE
+            ):
                 raise NotConstant("a sequence too long")
     if op is ast.Pow and isinstance(a, int) and isinstance(b, int) and a.bit_length() * abs(b) > _MAX_BITS:
         raise NotConstant("a number too large")

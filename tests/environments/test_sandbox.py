@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import json
 import os
 import signal
 import struct
@@ -16,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from components.environments.sandbox import backends, codec, landlock, seccomp, syscalls
+from components.environments.sandbox import backends, codec, landlock, seccomp, syscalls, worker
 from components.environments.sandbox.backends import Backend
 from components.environments.sandbox.outcome import Answer, SandboxUnavailable
 from components.environments.sandbox.pool import Sandbox, sandbox_check
@@ -40,7 +42,9 @@ def call(name, *args, **kwargs):
 
 
 def test_calls_are_answered_in_order_with_types_kept(sandbox):
-    program = "import dataclasses\ndef f(x, *, n=1): return [x] * n\ndef g(): return {(1, 2): {3.5}, None: (True, b'x')}"
+    program = (
+        "import dataclasses\ndef f(x, *, n=1): return [x] * n\ndef g(): return {(1, 2): {3.5}, None: (True, b'x')}"
+    )
     result = sandbox.calls(program, [call("f", "ä\ud800", n=2), call("g"), call("h")])
     assert result.outcome == "pass"
     assert result.answers == (
@@ -52,11 +56,16 @@ def test_calls_are_answered_in_order_with_types_kept(sandbox):
 
 def test_an_exception_fails_its_own_call_only(sandbox):
     result = sandbox.calls("def f(x): return 1 // x", [call("f", 0), call("f", 1)])
-    assert [answer.error or answer.value for answer in result.answers] == ["ZeroDivisionError: integer division or modulo by zero", 1]
+    assert [answer.error or answer.value for answer in result.answers] == [
+        "ZeroDivisionError: integer division or modulo by zero",
+        1,
+    ]
 
 
 def test_a_script_reads_and_prints(sandbox):
-    result = sandbox.script("import sys\nprint(sum(map(int, sys.stdin)))\nprint('x', file=sys.stderr)\nsys.exit(3)", "1\n2\n")
+    result = sandbox.script(
+        "import sys\nprint(sum(map(int, sys.stdin)))\nprint('x', file=sys.stderr)\nsys.exit(3)", "1\n2\n"
+    )
     assert (result.outcome, result.stdout, result.stderr, result.exit_code) == ("pass", "3\n", "x\n", 3)
 
 
@@ -78,9 +87,9 @@ def test_threads_and_rarely_used_modules_work(sandbox):
 
 def test_nothing_is_left_for_the_next_program(sandbox):
     sandbox.calls("import math, builtins\nmath.pi = 3\nbuiltins.x = 1\ndef f(): return 1", [call("f")])
-    assert sandbox.calls("import math, builtins\ndef f(): return math.pi > 3, hasattr(builtins, 'x')", [call("f")]).answers == (
-        Answer((True, False)),
-    )
+    assert sandbox.calls(
+        "import math, builtins\ndef f(): return math.pi > 3, hasattr(builtins, 'x')", [call("f")]
+    ).answers == (Answer((True, False)),)
 
 
 def test_the_same_program_computes_the_same_in_every_worker(sandbox):
@@ -91,14 +100,17 @@ def test_the_same_program_computes_the_same_in_every_worker(sandbox):
 
 
 def test_tests_in_a_second_sandbox_call_the_program(sandbox):
-    tests = "def check(c):\n    total = 0\n    for i in range(3):\n        total += c(i, k=[i])\n    assert total == 6, total\n"
+    tests = "def check(c):\n    total = sum(c(i, k=[i]) for i in range(3))\n    assert total == 6, total\n"
     assert sandbox.check("def f(i, k): return i + k[0]", tests, "f").outcome == "pass"
     wrong = sandbox.check("def f(i, k): return 1", tests, "f")
     assert (wrong.outcome, wrong.detail) == ("fail", "AssertionError: 3")
 
 
 def test_tests_in_a_second_sandbox_see_the_programs_exceptions(sandbox):
-    tests = "def check(c):\n    try:\n        c(0)\n    except ZeroDivisionError:\n        return\n    assert False, 'no exception'\n"
+    tests = (
+        "def check(c):\n    try:\n        c(0)\n    except ZeroDivisionError:\n        return\n"
+        "    assert False, 'no exception'\n"
+    )
     assert sandbox.check("def f(x): return 1 // x", tests, "f").outcome == "pass"
     assert sandbox.check("def f(x): return x", tests, "f").detail == "AssertionError: no exception"
 
@@ -117,8 +129,8 @@ def test_tests_in_a_second_sandbox_see_the_programs_exceptions(sandbox):
         ("import os\ndef f(): os.write(4, b'{\"value\": 1}\\n'); return 1", "protocol", "more answers than calls"),
         ("import os\ndef f(): os.write(4, b'no JSON\\n')", "protocol", "not JSON"),
         ("import os\ndef f(): os.write(4, b'{\"value\": NaN}\\n')", "protocol", "finite"),
-        ("import os\ndef f(): os.write(4, b'{\"value\": 1, \"value\": 2}\\n')", "protocol", "not JSON"),
-        ("import os\ndef f(): os.write(4, b'{\"value\": {\"set\": [[]]}}\\n')", "protocol", "no value"),
+        ('import os\ndef f(): os.write(4, b\'{"value": 1, "value": 2}\\n\')', "protocol", "not JSON"),
+        ('import os\ndef f(): os.write(4, b\'{"value": {"set": [[]]}}\\n\')', "protocol", "no value"),
         ("import os\ndef f(): os.write(4, b'[' * 100000 + b'\\n')", "protocol", "not JSON"),
         ("import os\ndef f(): os.write(1, bytes(2 << 20))", "fail", "more than 1048576 bytes on stdout"),
     ],
@@ -183,7 +195,9 @@ def _family(pid):
 
 
 def test_seconds_of_a_sleeping_process_are_not_active_ones():
-    sleeper = subprocess.Popen([sys.executable, "-c", "import time\nprint(flush=True)\ntime.sleep(60)"], stdout=subprocess.PIPE)
+    sleeper = subprocess.Popen(
+        [sys.executable, "-c", "import time\nprint(flush=True)\ntime.sleep(60)"], stdout=subprocess.PIPE
+    )
     assert sleeper.stdout is not None
     sleeper.stdout.readline()
     time.sleep(0.05)
@@ -219,17 +233,12 @@ def test_a_backend_asked_for_is_never_replaced_by_another(backend, monkeypatch):
 
 def test_a_sandbox_with_a_hole_is_refused_by_name_of_the_hole(monkeypatch):
     """The filter as it would be if somebody allowed sockets: the probe has to notice."""
-    allowed = syscalls.plain
-    calls = {"x86_64": {"socket": 41, "connect": 42}, "aarch64": {"socket": 198, "connect": 203}}[os.uname().machine]
-    number = calls["socket"]
+    number = {"x86_64": 41, "aarch64": 198}[os.uname().machine]
     source = Path(syscalls.__file__).read_text().replace("read 0 63,", f"read 0 63, socket {number} {number},")
-    from components.environments.sandbox import worker
-
     modules = [(name, source if name.endswith(".syscalls") else text) for name, text in worker._modules()]
     monkeypatch.setattr(worker, "_modules", lambda: modules)
     with pytest.raises(SandboxUnavailable, match="did not stop a program from: open a socket"):
         Sandbox(backend=HERE[-1]).script("print(1)")
-    assert "socket" not in allowed("x86_64", scratch=True)
 
 
 @pytest.mark.parametrize("refused", [[444], [446], [157]], ids=["ruleset", "restrict_self", "prctl"])
@@ -242,7 +251,8 @@ def test_on_a_kernel_that_refuses_a_part_nothing_runs(refused):
         "from test_sandbox import deny\nfrom components.environments.sandbox.pool import Sandbox\n"
         "sandbox = Sandbox(backend='landlock')\n"
         f"deny({refused})\n"
-        "try:\n    print('RAN', sandbox.script('print(1)'))\nexcept Exception as error:\n    print(type(error).__name__, error)"
+        "try:\n    print('RAN', sandbox.script('print(1)'))\n"
+        "except Exception as error:\n    print(type(error).__name__, error)"
     )
     root = Path(__file__).parents[2]
     done = subprocess.run(
@@ -273,7 +283,8 @@ def test_settings_that_cannot_be_are_refused_before_anything_starts(settings):
 def test_a_scratch_directory_is_private_fresh_and_bounded():
     program = (
         "import os\nprint(os.listdir('/tmp'))\nopen('/tmp/a', 'w').write('x')\n"
-        "try:\n    for i in range(64): open(f'/tmp/{i}', 'wb').write(bytes(1 << 20))\nexcept OSError as error: print(error.errno, i < 5)"
+        "try:\n    for i in range(64): open(f'/tmp/{i}', 'wb').write(bytes(1 << 20))\n"
+        "except OSError as error: print(error.errno, i < 5)"
     )
     with Sandbox(backend="bwrap", scratch_mib=4, workers=1) as sandbox:
         for _ in range(2):
@@ -294,11 +305,20 @@ def test_closing_leaves_no_process():
 
 # --- pieces -----------------------------------------------------------------------------------------------------------
 
-atoms = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text() | st.binary()
+atoms = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text()
+    | st.binary()
+)
 keys = st.integers() | st.text() | st.tuples(st.integers(), st.text())
 values = st.recursive(
     atoms,
-    lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(keys, inner) | st.sets(keys) | st.frozensets(keys),
+    lambda inner: (
+        st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(keys, inner) | st.sets(keys) | st.frozensets(keys)
+    ),
     max_leaves=20,
 )
 
@@ -306,20 +326,31 @@ values = st.recursive(
 @given(values)
 def test_data_survives_the_border_with_its_types(value):
     line = codec.dumps(value)
-    assert "\n" not in line and repr(codec.loads(line)) == repr(value) or codec.loads(line) == value
+    assert "\n" not in line and codec.loads(line) == value and types(codec.loads(line)) == types(value)
 
 
-@given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)))
+def types(value):
+    """The types of everything in a value."""
+    if isinstance(value, dict):
+        return dict, {repr(types(key)) + repr(key): types(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value), [types(item) for item in value]
+    return type(value), {(type(item), item) for item in value} if isinstance(value, set | frozenset) else None
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.floats() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)
+    )
+)
 def test_anything_else_is_refused_and_never_crashes(value):
-    import json
-
-    try:
+    with contextlib.suppress(codec.NotData):
         codec.loads(json.dumps(value))
-    except codec.NotData:
-        pass
 
 
-@pytest.mark.parametrize("text", ["NaN", "1e999", "[NaN]", '{"a": 1, "b": 2}', '{"tuple": 1}', '{"int": "5"}', "{}", "[" * 200 + "]" * 200])
+@pytest.mark.parametrize(
+    "text", ["NaN", "1e999", "[NaN]", '{"a": 1, "b": 2}', '{"tuple": 1}', '{"int": "5"}', "{}", "[" * 200 + "]" * 200]
+)
 def test_text_that_is_no_value_is_refused(text):
     with pytest.raises(codec.NotData):
         codec.loads(text)
@@ -339,8 +370,12 @@ def test_system_call_numbers_are_the_kernels(machine, header):
     if not Path(header).exists():
         pytest.skip("the kernel's headers are not installed")
     words = [line.split() for line in Path(header).read_text().splitlines()]
-    defined = [(w[1].removeprefix("__NR_").removeprefix("__NR3264_"), w[2]) for w in words if len(w) == 3 and w[0] == "#define"]
-    numbers = {("newfstatat" if name == "fstatat" else name): int(number) for name, number in defined if number.isdigit()}
+    defined = [
+        (w[1].removeprefix("__NR_").removeprefix("__NR3264_"), w[2]) for w in words if len(w) == 3 and w[0] == "#define"
+    ]
+    numbers = {
+        ("newfstatat" if name == "fstatat" else name): int(number) for name, number in defined if number.isdigit()
+    }
     table = syscalls.plain(machine, scratch=True) | syscalls.checked(machine)
     assert {name: number for name, number in table.items() if numbers.get(name) != number} == {}
 

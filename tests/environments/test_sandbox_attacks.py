@@ -1,4 +1,4 @@
-"""Every attack is stopped, under every backend that this machine has, as the user of the tests and as an ordinary one."""
+"""Every attack is stopped, under every backend of this machine, as the user of the tests and as an ordinary one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def python_for_all() -> str | None:
     """A Python that any user may run."""
     for name in (os.path.realpath(sys.executable), shutil.which("python3", path="/usr/bin:/bin")):
         if name and all(parent.stat().st_mode & 0o001 for parent in Path(name).parents):
-            version = subprocess.run([name, "-c", "import sys; print(sys.version_info >= (3, 11))"], capture_output=True)
+            version = subprocess.run(
+                [name, "-c", "import sys; print(sys.version_info >= (3, 11))"], capture_output=True
+            )
             if version.stdout.strip() == b"True":
                 return name
     return None

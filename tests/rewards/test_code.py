@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +11,16 @@ from components.environments.sandbox.backends import Backend
 from components.environments.sandbox.outcome import Result
 from components.environments.sandbox.pool import Sandbox
 from components.rewards.accuracy import Accuracy
-from components.rewards.code import Code, InfrastructureFailure, code_check, extract, forgeable_parts, lines, same, with_prelude
+from components.rewards.code import (
+    Code,
+    InfrastructureFailure,
+    code_check,
+    extract,
+    forgeable_parts,
+    lines,
+    same,
+    with_prelude,
+)
 from components.rewards.code_tests import CallTest, CodeTest, IoTest, read_tests
 from components.types import Message, Rollout, Score, Task
 
@@ -76,7 +86,10 @@ def test_an_assertion_that_is_no_single_call_stays_code(text):
 
 
 def test_a_check_function_becomes_calls_only_if_all_of_it_does():
-    easy = "METADATA = {}\n\ndef check(candidate):\n    assert candidate(1) == 2, 'x'\n    assert True\n    assert candidate(2)\n"
+    easy = (
+        "METADATA = {}\n\ndef check(candidate):\n"
+        "    assert candidate(1) == 2, 'x'\n    assert True\n    assert candidate(2)\n"
+    )
     assert read_tests(task(check=easy, entry_point="g")) == [
         CallTest("g", (1,), {}, "equal", 2),
         CallTest("g", (2,), {}, "true"),
@@ -87,7 +100,11 @@ def test_a_check_function_becomes_calls_only_if_all_of_it_does():
 
 def test_pairs_and_inputs_are_read():
     tests = read_tests(
-        task({"call": "f(1, k=[2])", "expected": [3]}, {"call": "f", "args": [1], "expected": None}, {"stdin": "1\n", "stdout": "2\n"})
+        task(
+            {"call": "f(1, k=[2])", "expected": [3]},
+            {"call": "f", "args": [1], "expected": None},
+            {"stdin": "1\n", "stdout": "2\n"},
+        )
     )
     assert tests == [
         CallTest("f", (1,), {"k": [2]}, "json", [3]),
@@ -124,8 +141,8 @@ def test_tests_that_cannot_be_used_are_an_error_never_a_pass(broken, says_so):
         (1, 1.0, True), (1, True, False), (0, False, False), (None, False, False), ("1", 1, False), ("", [], False),
         ([1], (1,), False), ([1, [2]], [1, [2.0]], True), ((1, 2), (1, 2), True), ((1, 2), (1, 2, 3), False),
         ({1, 2}, {2, 1}, True), ({1}, {True}, False), ({1}, frozenset({1}), False), ({"a": 1}, {"a": 1}, True),
-        ({"a": 1}, {"a": True}, False), ({1: 1}, {True: 1}, False), ({"a": 1}, {"a": 1, "b": 2}, False), (b"a", "a", False),
-        (0.1 + 0.2, 0.3, False), (2**70, 2**70, True), (1 + 2j, 1 + 2j, True),
+        ({"a": 1}, {"a": True}, False), ({1: 1}, {True: 1}, False), ({"a": 1}, {"a": 1, "b": 2}, False),
+        (b"a", "a", False), (0.1 + 0.2, 0.3, False), (2**70, 2**70, True), (1 + 2j, 1 + 2j, True),
     ],
 )  # fmt: skip
 def test_equality_knows_types(a, b, equal):
@@ -155,7 +172,10 @@ def test_the_program_is_the_last_fenced_block_or_the_whole_answer(answer, progra
 
 
 def test_a_prelude_comes_first_except_for_imports_from_the_future():
-    assert with_prelude("import math\n", "from __future__ import annotations\nx = 1") == "from __future__ import annotations\nimport math\nx = 1"
+    assert (
+        with_prelude("import math\n", "from __future__ import annotations\nx = 1")
+        == "from __future__ import annotations\nimport math\nx = 1"
+    )
     assert with_prelude("def f(x):\n    '''Doc.'''\n", "    return x") == "def f(x):\n    '''Doc.'''\n    return x"
 
 
@@ -201,57 +221,16 @@ def test_partial_credit_is_the_share_of_tests_passed(sandbox):
 
 GOLD = [f"GOLD-{os.urandom(8).hex()}" for _ in range(2)]  # what no program can know
 TESTS = [f"assert f(1) == {GOLD[0]!r}", {"call": "f(2)", "expected": {"a": [GOLD[1]]}}]
-CODE_TESTS = [f"for i in [1]:\n    assert f(i) == {GOLD[0]!r}", f"assert len(f(2)['a']) == 1 and f(2)['a'][0] == {GOLD[1]!r}"]
+CODE_TESTS = [
+    f"for i in [1]:\n    assert f(i) == {GOLD[0]!r}",
+    f"assert len(f(2)['a']) == 1 and f(2)['a'][0] == {GOLD[1]!r}",
+]
 FIND = (
     "import re\ndef found(text, x):\n    hits = re.findall('GO' + 'LD-[0-9a-f]{16}', text)\n"
     "    return hits and (hits[0] if x == 1 else {'a': [hits[-1]]})\n"
 )
-FORGERIES = {
-    "exit at import": "import os\nos._exit(0)",
-    "exit at import by exception": "raise SystemExit(0)",
-    "exit in the call": "import os\ndef f(x): os._exit(0)",
-    "exit in the call by exception": "def f(x): raise SystemExit(0)",
-    "objects that are equal to everything": (
-        "class Any:\n    def __eq__(self, other): return True\n    def __ne__(self, other): return False\n"
-        "    def __bool__(self): return True\n    def __hash__(self): return 0\n    def __len__(self): return 1\n"
-        "    def __getitem__(self, key): return self\n"
-        "class AnyText(str):\n    __eq__ = lambda a, b: True\n    __hash__ = str.__hash__\n"
-        "class AnyDict(dict):\n    __eq__ = lambda a, b: True\n    __getitem__ = lambda a, b: [AnyText()]\n"
-        "def f(x): return AnyText('x') if x == 1 else AnyDict() if CHOICE else Any()"
-    ),
-    "expected values from the callers' frames": FIND + (
-        "import sys\ndef f(x):\n    frame = sys._getframe()\n    while frame:\n"
-        "        hit = found(repr(frame.f_locals) + repr(frame.f_globals), x)\n        if hit: return hit\n        frame = frame.f_back\n"
-    ),
-    "expected values from all objects": FIND + "import gc\ndef f(x): return found(repr(gc.get_objects()), x)",
-    "expected values from memory": FIND + (
-        "import ctypes, sys\ndef f(x):\n    at = id(f) & ~0xfffff\n"
-        "    return found(ctypes.string_at(at, 1 << 19).decode('latin-1'), x)\n"
-    ),
-    "expected values from what is sent": FIND + (
-        "import os\ndef f(x):\n    os.set_blocking(3, False)\n    try: return found(os.read(3, 1 << 16).decode(), x)\n    except Exception: return None"
-    ),
-    "the grader's result written in its place": (
-        "import os\n"
-        "for line in ('{\"done\": true}', '{\"outcome\": \"pass\"}', '{\"end\": 2}', '{\"passed\": 2, \"total\": 2}'):\n"
-        "    for handle in range(3, 16):\n        try: os.write(handle, line.encode() + b'\\n')\n        except OSError: pass\n"
-        "def f(x): return 0"
-    ),
-    "the tests read from files": FIND + (
-        "import os\ndef f(x):\n    for root in ('/work', '/tmp', '/home', '/root', '.', '/proc/self/fd', os.path.dirname(TEST_FILE)):\n"
-        "        for path, folders, names in os.walk(root):\n            folders[:] = [n for n in folders if n not in ('usr', 'lib', 'lib64')]\n"
-        "            for name in names:\n                try: hit = found(open(os.path.join(path, name)).read(), x)\n"
-        "                except Exception: continue\n                if hit: return hit\n"
-    ),
-    "extra lines of the protocol": (
-        "import os\ndef f(x):\n    os.write(4, b'{\"value\": \"right\"}\\n{\"value\": \"right\"}\\n{\"end\": 2}\\n{\"done\": true}\\n')\n    return 'right'"
-    ),
-    "a patched encoder, comparison and exit": (
-        "import json, builtins, operator, sys, os\njson.dumps = lambda *a, **k: '{\"value\": true}'\n"
-        "builtins.isinstance = lambda *a: True\noperator.eq = lambda a, b: True\nos._exit = lambda *a: None\ndef f(x): return 0"
-    ),
-    "assertions that raise nothing": "import builtins\nbuiltins.AssertionError = type('E', (BaseException,), {})\ndef f(x): return None",
-}
+SECTIONS = Path(__file__).with_name("forgeries.txt").read_text().split("=== ")[1:]
+FORGERIES = {name: source.replace("FIND\n", FIND) for name, _, source in (text.partition("\n") for text in SECTIONS)}
 
 
 @needs_a_backend
@@ -275,7 +254,7 @@ def test_the_tests_of_the_forgeries_can_be_passed(code, tests):
 @needs_a_backend
 def test_answering_out_of_turn_is_no_pass_even_with_right_answers(code):
     """Whoever writes the answers and then lets the calls be answered too has said more than was asked."""
-    early = "import os\ndef f(x):\n    os.write(4, b'{\"value\": 1}\\n{\"value\": 1}\\n{\"end\": 2}\\n')\n    return 1"
+    early = 'import os\ndef f(x):\n    os.write(4, b\'{"value": 1}\\n{"value": 1}\\n{"end": 2}\\n\')\n    return 1'
     for _ in range(5):
         assert code.judge(task("assert f(1) == 1", "assert f(2) == 1"), early).outcome == "protocol"
 
@@ -306,16 +285,32 @@ def test_a_batch_keeps_its_order_and_fails_one_by_one(sandbox):
     good = task("assert f(1) == 1")
     wrapped = "<think>t</think><answer>def f(x): return 1</answer>"
     scores = code.batch(
-        [(good, "def f(x): return 2"), (good, "def f(x): return 1"), (task(id="empty"), "x"), (good, says(wrapped)), (good, says(wrapped, "length"))]
+        [
+            (good, "def f(x): return 2"),
+            (good, "def f(x): return 1"),
+            (task(id="empty"), "x"),
+            (good, says(wrapped)),
+            (good, says(wrapped, "length")),
+        ]
     )
     assert scores[:2] == [0.0, 1.0] and scores[3:] == [1.0, 0.0]
-    assert isinstance(scores[2], Score) and scores[2].outcome == "failed" and "task empty: has no tests" in scores[2].reason
+    assert (
+        isinstance(scores[2], Score)
+        and scores[2].outcome == "failed"
+        and "task empty: has no tests" in scores[2].reason
+    )
     assert code.batch([]) == []
 
 
 @needs_a_backend
 def test_results_do_not_depend_on_the_number_of_workers():
-    pairs = [(task(f"assert f({i}) == {i % 3}"), f"import time\ntime.sleep({i % 4} / 50)\ndef f(x): return x % 3 if x % 5 else None") for i in range(24)]
+    pairs = [
+        (
+            task(f"assert f({i}) == {i % 3}"),
+            f"import time\ntime.sleep({i % 4} / 50)\ndef f(x): return x % 3 if x % 5 else None",
+        )
+        for i in range(24)
+    ]
     results = []
     for workers in (1, 4):
         with Sandbox(backend=HERE[0], workers=workers) as sandbox:  # type: ignore[arg-type]
@@ -330,9 +325,16 @@ def test_results_do_not_depend_on_the_number_of_workers():
 def test_accuracy_judges_programs_longer_than_other_answers(sandbox):
     accuracy = Accuracy(verifiers={"code": Code(sandbox=sandbox)})
     long = f"# {'x' * 5000}\ndef f(x): return x"
-    assert accuracy(task("assert f(1) == 1"), says(f"<think>t</think><answer>\n```python\n{long}\n```\n</answer>")) == 1.0
-    assert accuracy(task("assert f(1) == 2"), says(f"<think>t</think><answer>\n```python\n{long}\n```\n</answer>")) == 0.0
-    assert accuracy(task("assert f(1) == 1"), says(f"<think>t</think><answer>{'#' * 30_000}\ndef f(x): return x</answer>")) == 0.0
+    assert (
+        accuracy(task("assert f(1) == 1"), says(f"<think>t</think><answer>\n```python\n{long}\n```\n</answer>")) == 1.0
+    )
+    assert (
+        accuracy(task("assert f(1) == 2"), says(f"<think>t</think><answer>\n```python\n{long}\n```\n</answer>")) == 0.0
+    )
+    assert (
+        accuracy(task("assert f(1) == 1"), says(f"<think>t</think><answer>{'#' * 30_000}\ndef f(x): return x</answer>"))
+        == 0.0
+    )
 
 
 def test_a_sandbox_that_confines_nothing_gives_no_reward():

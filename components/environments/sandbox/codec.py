@@ -1,4 +1,4 @@
-"""Python values as strict JSON and back, types kept: what crosses between a sandbox and the outside is data, not objects.
+"""Python values as strict JSON and back, types kept: data crosses a sandbox's border, objects never.
 
 None, bool, int, float, str and list are JSON's own; a tuple is ``{"tuple": […]}``, likewise set, frozenset, dict (as
 pairs), bytes (hex), complex and integers beyond 64 bits (hex: no quadratic parsing). NaN and infinities are refused.

@@ -263,4 +263,3 @@ def _end(program: Program, count: int) -> None:
     program.finish()  # only then is it certain that nothing follows
     if said != {"end": count} or program.rest():
         raise Stopped("protocol", f"more answers than calls: {str(said)[:80]}")
-

@@ -50,7 +50,7 @@ def drop_capabilities(keep: int = 0) -> None:
 
 
 def private_thread_count() -> bool:
-    """Count this process's threads apart from the user's others (a user namespace of its own), where that is allowed."""
+    """Count this process's threads apart from the user's others, in a user namespace, where that is allowed."""
     if not hasattr(_libc, "unshare") or _libc.unshare(_NEW_USER):
         return False
     drop_capabilities()
@@ -82,7 +82,7 @@ def threads_of_user(uid: int | None = None) -> int:
 def limit_resources(
     *, memory_mib: int, cpu_seconds: int, stack_mib: int = 64, open_files: int = 64, file_mib: int = 0
 ) -> None:
-    """Hard limits. Running out of CPU time is SIGXCPU, which says so; a program that catches it is killed a second later."""
+    """Hard limits. The end of CPU time is SIGXCPU, which says so; who catches it is killed a second later."""
     limits = {
         "RLIMIT_AS": memory_mib << 20,
         "RLIMIT_FSIZE": file_mib << 20,
@@ -97,9 +97,7 @@ def limit_resources(
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     if hard in (-1, resource.RLIM_INFINITY) or hard > cpu_seconds:
         resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 1))
-    _, hard = resource.getrlimit(resource.RLIMIT_STACK)
-    stack = stack_mib << 20
-    resource.setrlimit(resource.RLIMIT_STACK, (stack if hard in (-1, resource.RLIM_INFINITY) else min(stack, hard),) * 2)
+    _lower(resource.RLIMIT_STACK, stack_mib << 20)
 
 
 def limit_threads(count: int) -> None:

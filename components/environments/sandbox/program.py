@@ -230,7 +230,6 @@ def _line(value: Line) -> bytes:
     return json.dumps(value, allow_nan=False).encode() + b"\n"
 
 
-
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> Line:
     if len(pairs) != len({key for key, _ in pairs}):
         raise ValueError("a key twice")

@@ -119,7 +119,7 @@ _JOBS = {"script": _script, "calls": _calls, "check": _check}
 
 
 def _execute(source: str, name: str, replaced: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The global names after executing the source as a module; it is found in ``sys.modules``, as dataclasses need it."""
+    """Global names after executing the source as a module in ``sys.modules``, where dataclasses look for it."""
     module = ModuleType(name)
     sys.modules[name] = module
     exec(compile(source, f"<{name}>", "exec"), module.__dict__)

@@ -3,7 +3,7 @@
 It talks with its owner over descriptor 0, a UNIX stream socket:
 
     owner → server   {"limits": …}\\n with five descriptors (stdin, stdout, stderr, job, answers): start a program
-    child → owner    P\\n  born (the kernel adds its process id as the owner sees it)   R\\n  locked in   E…\\n  could not
+    child → owner    P\\n  born (the kernel adds its process id as the owner sees it), R\\n  locked in, E…\\n  failed
     owner → server   K\\n  kill it
     server → owner   X {"status": …, "cpu": …}\\n  it is gone
 
@@ -13,6 +13,7 @@ away, the socket ends, and the server kills its child and itself.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import gc
 import json
@@ -93,10 +94,8 @@ def _watch(control: socket.socket, wake: int, pid: int) -> tuple[int, float]:
 
 def _kill(pid: int) -> None:
     for kill in (os.kill, os.killpg):
-        try:
+        with contextlib.suppress(ProcessLookupError):
             kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
 
 
 class Confinement:
@@ -123,7 +122,7 @@ class Confinement:
             self.is_root = False
 
     def look_around(self) -> None:
-        """Before a fork: how many threads there are of the user that programs run as, where they are counted together."""
+        """Before a fork: count the threads of the user that programs run as, where all are limited together."""
         now = time.monotonic()
         if self.filter and not self.alone and now - self.looked > 1.0:
             self.looked, self.others = now, privileges.threads_of_user(privileges.NOBODY if self.is_root else None)

@@ -72,7 +72,7 @@ class Server:
         with theirs:
             self.process = subprocess.Popen(
                 backend.command(_BOOT),
-                stdin=theirs,
+                stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 env=environment("/tmp" if backend.scratch_mib else "/"),
