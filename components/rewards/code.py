@@ -22,12 +22,14 @@ class Verdict:
     outcome: "pass", "fail", "cpu_limit", "memory", "protocol" or "infra".
     passed, total: tests.
     detail: what was wrong first, in words.
+    forgeable: the program could have reached what judged it.
     """
 
     outcome: str
     passed: int
     total: int
     detail: str = ""
+    forgeable: bool = False
 
 
 class Code:
@@ -91,7 +93,8 @@ class Code:
                 break
         worst = next((v for v in verdicts if v.outcome != "pass"), verdicts[-1])
         ignored = worst.outcome in ("infra", "protocol")  # nothing that it said counts
-        return Verdict(worst.outcome, 0 if ignored else sum(v.passed for v in verdicts), len(tests), worst.detail)
+        passed = 0 if ignored else sum(v.passed for v in verdicts)
+        return Verdict(worst.outcome, passed, len(tests), worst.detail, self.forgeable)
 
     # --- inside ---------------------------------------------------------------------------------------------------
 

@@ -294,13 +294,37 @@ def test_a_scratch_directory_is_private_fresh_and_bounded():
 
 
 def test_closing_leaves_no_process():
-    with Sandbox(backend=HERE[0]) as sandbox:  # type: ignore[arg-type]
-        sandbox.script("print(1)")
+    with Sandbox(backend=HERE[0], workers=1) as sandbox:  # type: ignore[arg-type]
+        sandbox.check("def f(): return 1", "def check(c): assert c() == 1", "f")
         place = sandbox._idle.get()
         sandbox._idle.put(place)
-        process = next(server for server in place if server is not None).process if any(place) else None
-    if process is not None:
-        assert process.returncode is not None
+        family = [pid for server in place for pid in _family(server.process.pid)]
+        assert len(family) >= 2
+    deadline = time.monotonic() + 10
+    while any(map(_alive, family)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not any(map(_alive, family))
+
+
+def _alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_copy_of_the_process_starts_servers_of_its_own():
+    with Sandbox(backend=HERE[0], workers=1) as sandbox:  # type: ignore[arg-type]
+        sandbox.script("print(1)")
+        read, write = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.write(write, sandbox.script("print(2)").stdout.encode())
+            sandbox.close()
+            os._exit(0)
+        os.waitpid(pid, 0)
+        assert os.read(read, 10) == b"2\n"
+        assert sandbox.script("print(3)").stdout == "3\n"
 
 
 # --- pieces -----------------------------------------------------------------------------------------------------------

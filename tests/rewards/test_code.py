@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from components.rewards.accuracy import Accuracy
 from components.rewards.code import (
     Code,
     InfrastructureFailure,
+    Verdict,
     code_check,
     extract,
     forgeable_parts,
@@ -23,6 +26,7 @@ from components.rewards.code import (
 )
 from components.rewards.code_tests import CallTest, CodeTest, IoTest, read_tests
 from components.types import Message, Rollout, Score, Task
+from flows.checks import component_problems
 
 HERE = [name for name in ("bwrap", "landlock") if Backend(name).missing() is None]
 needs_a_backend = pytest.mark.skipif(not HERE, reason="neither bubblewrap nor Landlock on this machine")
@@ -303,18 +307,19 @@ def test_a_batch_keeps_its_order_and_fails_one_by_one(sandbox):
 
 
 @needs_a_backend
-def test_results_do_not_depend_on_the_number_of_workers():
-    pairs = [
-        (
-            task(f"assert f({i}) == {i % 3}"),
-            f"import time\ntime.sleep({i % 4} / 50)\ndef f(x): return x % 3 if x % 5 else None",
-        )
-        for i in range(24)
-    ]
+def test_results_depend_neither_on_the_number_of_workers_nor_on_the_machines_load():
+    program = "import time\ntime.sleep({} / 50)\nsum(range(10 ** 5))\ndef f(x): return x % 3 if x % 5 else None"
+    pairs = [(task(f"assert f({i}) == {i % 3}"), program.format(i % 4)) for i in range(24)]
     results = []
-    for workers in (1, 4):
-        with Sandbox(backend=HERE[0], workers=workers) as sandbox:  # type: ignore[arg-type]
-            results.append(Code(sandbox=sandbox).batch(pairs))
+    for workers, load in ((1, 0), (4, 4)):
+        busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(load)]
+        try:
+            with Sandbox(backend=HERE[0], workers=workers, cpu_seconds=1, idle_seconds=1) as sandbox:  # type: ignore[arg-type]
+                results.append(Code(sandbox=sandbox).batch(pairs))
+        finally:
+            for process in busy:
+                process.kill()
+                process.wait()
     assert results[0] == results[1] == [float(i % 5 != 0) for i in range(24)]
 
 
@@ -341,8 +346,23 @@ def test_a_sandbox_that_confines_nothing_gives_no_reward():
     with pytest.raises(ValueError, match="could forge"):
         Code(sandbox=Sandbox(backend="unsafe"))
     looked_at = Code(sandbox=Sandbox(backend="unsafe"), accept_forgeable=True)
-    assert looked_at.forgeable
+    assert looked_at.judge(task("assert f(1) == 1"), "def f(x): return x") == Verdict("pass", 1, 1, forgeable=True)
+    looked_at.sandbox.close()
     assert code_check({"sandbox": {"backend": "unsafe"}}) and not code_check({"sandbox": {"backend": "auto"}})
     reward = {"terms": {"accuracy": {"verifiers": {"code": {"accept_forgeable": True}}}}}
     assert forgeable_parts(reward) == ["reward.terms.accuracy.verifiers.code"]
     assert forgeable_parts({"kinds": [{"x": 1}]}) == []
+
+
+def test_preflight_refuses_to_train_on_verdicts_that_can_be_forged():
+    code = {"_target_": "components.rewards.code.Code", "accept_forgeable": True}
+    settings = {"quotas": {"reasoning": 8}, "reward": {"terms": {"accuracy": {"verifiers": {"code": code}}}}}
+    (problem,) = component_problems("rl_1", "", "components.stages.rl.rl", settings, {})
+    assert problem.key == "reward.terms.accuracy.verifiers.code.accept_forgeable" and "forge" in problem.problem
+
+
+def test_preflight_names_a_backend_that_does_not_exist():
+    (problem,) = component_problems(
+        "rl_1", "sandbox", "components.environments.sandbox.pool.Sandbox", {"backend": "vm"}, None
+    )
+    assert problem.key == "sandbox.backend" and "bwrap" in problem.fix

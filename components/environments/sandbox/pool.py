@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -62,6 +63,7 @@ class Sandbox:
         self._options = {"paths": tuple(paths), "scratch_mib": scratch_mib}
         self._idle: queue.SimpleQueue[list[Server | None]] = queue.SimpleQueue()
         self._backend: Backend | None = None
+        self._owner = 0  # process that started the servers
         self._lock = threading.Lock()
 
     @property
@@ -102,7 +104,7 @@ class Sandbox:
     def close(self) -> None:
         """End all servers; the next program starts new ones."""
         with self._lock:
-            while self._backend is not None and not self._idle.empty():
+            while self._backend is not None and self._owner == os.getpid() and not self._idle.empty():
                 for server in self._idle.get():
                     if server is not None:
                         server.close()
@@ -122,6 +124,8 @@ class Sandbox:
 
     def _started(self) -> Backend:
         with self._lock:
+            if self._owner != os.getpid():  # servers of the process that this one is a copy of stay that one's
+                self._idle, self._backend, self._owner = queue.SimpleQueue(), None, os.getpid()
             if self._backend is None:
                 self._backend = choose(self.wanted, self._options, self.limits)
                 for _ in range(self.workers):
