@@ -9,9 +9,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from components.environments.sandbox import codec
+from components.environments.sandbox import conversation
 from components.environments.sandbox.backends import AUTOMATIC, Backend
-from components.environments.sandbox.outcome import Answer, Call, Limits, Result, Stopped
+from components.environments.sandbox.outcome import Call, Limits, Result, Stopped
 from components.environments.sandbox.probe import choose
 from components.environments.sandbox.program import Line, Program
 from components.environments.sandbox.worker import Server
@@ -78,11 +78,13 @@ class Sandbox:
 
     def script(self, source: str, stdin: str = "") -> Result:
         """Run a program as ``__main__`` with this standard input."""
-        return self._retried(lambda place: _script(self._program(place, 0, "script", source, stdin), self.limits))
+        return self._retried(
+            lambda place: conversation.script(self._program(place, 0, "script", source, stdin), self.limits)
+        )
 
     def calls(self, source: str, calls: Sequence[Call]) -> Result:
         """Execute a module, then make the calls ``(name, args, kwargs)`` one after the other. Raises codec.NotData."""
-        return self._retried(lambda place: _calls(self._program(place, 0, "calls", source), calls))
+        return self._retried(lambda place: conversation.calls(self._program(place, 0, "calls", source), calls))
 
     def check(self, source: str, tests: str, entry_point: str) -> Result:
         """Run ``check(candidate)`` of the tests, in a second sandbox; ``candidate`` calls into the program's sandbox.
@@ -97,7 +99,7 @@ class Sandbox:
             except Stopped:
                 judge.close()
                 raise
-            return _check(judge, accused, entry_point)
+            return conversation.check(judge, accused, entry_point)
 
         return self._retried(attempt)
 
@@ -189,81 +191,3 @@ def _problems(settings: Mapping[str, Any]) -> list[str]:
         if settings.get(name, 1) < 1:
             problems.append(f"{name}: must be at least 1 (got {settings[name]})")
     return problems
-
-
-def _script(program: Program, limits: Limits) -> Result:
-    with program:
-        code = program.finish()
-        said = {"stdout": program.text("stdout"), "stderr": program.text("stderr"), "exit_code": code}
-        if program.rest().startswith(b'{"error": "MemoryError'):
-            return Result("memory", f"needs more than {limits.memory_mib} MiB", **said)
-        return Result("pass", **said)
-
-
-def _calls(program: Program, calls: Sequence[Call]) -> Result:
-    answers: list[Answer] = []
-    with program:
-        try:
-            for line in (*map(_request, calls), {"end": True}):  # at once: a program gains nothing by looking ahead
-                program.tell(line)
-            for _ in calls:
-                answers.append(_answer(program.listen()))
-                if (answers[-1].error or "").startswith("MemoryError"):
-                    return Result("memory", answers[-1].error or "", tuple(answers))
-            _end(program, len(calls))
-        except Stopped as stopped:
-            return Result(stopped.outcome, stopped.detail, tuple(answers))
-    return Result("pass", answers=tuple(answers))
-
-
-def _check(judge: Program, accused: Program, entry_point: str) -> Result:
-    with judge, accused:
-        count = 0
-        while True:
-            try:
-                said = judge.listen()
-            except Stopped as stopped:
-                if stopped.outcome == "infra":
-                    raise
-                return Result("fail", f"the tests: {stopped.detail}")
-            if "args" not in said:
-                break
-            count += 1
-            accused.tell({"call": entry_point, **said})
-            answer = accused.listen()
-            judge.tell(_checked(answer))
-            if str(answer.get("error", "")).startswith("MemoryError"):
-                return Result("memory", answer["error"])
-        accused.tell({"end": True})
-        _end(accused, count)
-        return Result("pass") if said.get("done") is True else Result("fail", str(said.get("failed")))
-
-
-def _request(call: Call) -> Line:
-    name, args, kwargs = call
-    return {"call": name, "args": codec.encode(list(args)), "kwargs": codec.encode(dict(kwargs))}
-
-
-def _checked(line: Line) -> Line:
-    """An answer, if it is one: exactly a value of the encoding, or a text. Raises Stopped."""
-    if list(line) == ["value"]:
-        try:
-            return {"value": codec.encode(codec.decode(line["value"]))}
-        except codec.NotData as error:
-            raise Stopped("protocol", f"an answer that is no value: {error}") from None
-    if list(line) == ["error"] and isinstance(line["error"], str):
-        return line
-    raise Stopped("protocol", f"an answer that is neither a value nor an error: {str(line)[:80]}")
-
-
-def _answer(line: Line) -> Answer:
-    line = _checked(line)
-    return Answer(codec.decode(line["value"])) if "value" in line else Answer(error=line["error"])
-
-
-def _end(program: Program, count: int) -> None:
-    """The last word must be the number of answers, and nothing may follow: an answer too many is a protocol failure."""
-    said = program.listen()
-    program.finish()  # only then is it certain that nothing follows
-    if said != {"end": count} or program.rest():
-        raise Stopped("protocol", f"more answers than calls: {str(said)[:80]}")
