@@ -15,7 +15,9 @@ from components.types import Rollout, Task
 
 Verifier = Callable[[Task, str], float]
 _SEPARATOR = re.compile(r"(?<=\d)[, ](?=\d{3}(?:\D|$)|\d{3}[, ]\d)")  # of thousands: 1,234 but not 1,23
-MAX_ANSWER = 2_000  # characters; longer answers are wrong, not a load on the verifier
+MAX_ANSWER = (
+    2_000  # characters; longer answers are wrong, not a load on the verifier (unless its `max_answer` says more)
+)
 
 
 def exact(task: Task, answer: str) -> float:
@@ -93,9 +95,10 @@ class Accuracy:
             raise ValueError(f"task {task.id}: no verifier {task.verifier!r}. Fix: one of {known}")
         parts = take_apart(rollout.response)
         usable = rollout.finish == "stop" and parts.answer and (parts.well_formed or not self.strict)
-        if not usable or len(parts.answer or "") > MAX_ANSWER:
+        verifier = self.verifiers[task.verifier]
+        if not usable or len(parts.answer or "") > getattr(verifier, "max_answer", MAX_ANSWER):
             return 0.0
-        return self.verifiers[task.verifier](task, parts.answer or "")
+        return verifier(task, parts.answer or "")
 
 
 def _plain(text: str) -> str:
