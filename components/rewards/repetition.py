@@ -34,4 +34,4 @@ def ngram_repetition(
     if not grams:
         return 0.0
     repeated = 1 - len(set(grams)) / len(grams)
-    return -max(0.0, repeated - allowed) / (1 - allowed)
+    return min(0.0, allowed - repeated) / (1 - allowed)
