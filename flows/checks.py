@@ -31,6 +31,7 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "min_p": (lambda x: 0 <= x < 1, "must lie in [0, 1)"),
 }
 _GROUP = ("group", "group_size")
+_WARNING = "warning: "
 
 
 def figure_problems(where: str, key: str, node: Mapping[str, Any]) -> Iterator[Problem]:
@@ -114,7 +115,8 @@ def component_problems(
     """What the component's own check says of its settings; ``inputs`` and ``processes`` are given for stages.
 
     Components inside the settings have their defaults filled in, as far as these are written as plain values.
-    A line ``"lr: too large. Fix: …"`` becomes the problem of key ``lr``; other lines concern the node as a whole.
+    A line ``"lr: too large. Fix: …"`` becomes the problem of key ``lr``; other lines concern the node as a whole. A
+    text that begins with ``warning:`` does not keep the run from going on.
     """
     check = _check_function(target, is_stage=inputs is not None)
     if check is None:
@@ -126,9 +128,12 @@ def component_problems(
     for line in lines:
         match = re.match(r"([A-Za-z_][\w.]*): (.*)", line, re.DOTALL)
         name, text = (match[1], match[2]) if match else ("", line)
+        if name == "warning":
+            name, text = "", line
         text, _, fix = text.partition(" Fix: ")
+        warning, text = text.startswith(_WARNING), text.removeprefix(_WARNING)
         path = ".".join(part for part in (key, name) if part)
-        problems.append(Problem(where, path, text.rstrip("."), fix=fix.rstrip(".")))
+        problems.append(Problem(where, path, text.rstrip("."), fix=fix.rstrip("."), warning=warning))
     return problems
 
 

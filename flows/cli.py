@@ -185,6 +185,8 @@ def _plan(options: argparse.Namespace) -> int:
     from flows.run import prepare
 
     prepared = prepare(options.overrides, options.config_dir)
+    for warning in prepared.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
     plan = make_plan(prepared.specs, ArtifactStore(prepared.artifacts / "cache"))
     _console().print(plan_table(prepared.config.pipeline, plan))
     return 0

@@ -3,9 +3,9 @@
 Three kinds of check, in this order: every node fits its component's signature (names, required settings, types);
 figures that can't be right whatever the component (a negative learning rate, a group of one); and what a component
 says itself, by a function ``<name>_check(settings) -> list[str]`` next to it (for a stage also plain ``check``).
-Such a function is pure; a stage's may take two more parameters, its inputs and the number of its processes. It is run
-from its source alone if it uses nothing but built-ins, the standard library and constants of its module, else the
-module is imported.
+What it calls a warning is told and stops nothing. Such a function is pure; a stage's may take two more parameters, its
+inputs and the number of its processes. It is run from its source alone if it uses nothing but built-ins, the standard
+library and constants of its module, else the module is imported.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.annotations import SPECIAL
 from flows.build import ALLOWED, is_allowed
 from flows.checks import component_problems, figure_problems
-from flows.errors import BadInput, Problem, did_you_mean, short
+from flows.errors import BadInput, Problem, did_you_mean, errors, short
 from flows.launch import make_launcher
 from flows.signature import NoSuchTarget, Signature, read_signature
 from flows.stage import StageSpec
@@ -36,9 +36,16 @@ _ROOM = 200 * 2**20  # bytes; less than this can't hold one run of the tiny defa
 
 
 def preflight(
-    specs: Sequence[StageSpec], *, allow: Sequence[str] = (), artifacts: Path | None = None
+    specs: Sequence[StageSpec],
+    *,
+    allow: Sequence[str] = (),
+    artifacts: Path | None = None,
+    warn: Callable[[Problem], None] | None = None,
 ) -> list[StageSpec]:
     """The stages with their settings brought to their declared types (1 → 1.0), if nothing is wrong with them.
+
+    Args:
+        warn: is told each warning.
 
     Raises: BadInput with everything that is wrong; the same problem in several stages is told once.
     """
@@ -49,8 +56,11 @@ def preflight(
         found, settings = _stage(spec, allowed)
         problems += found
         checked.append(_with_settings(spec, settings))
-    if problems:
-        raise BadInput(_told_once(problems))
+    if wrong := errors(problems):
+        raise BadInput(_told_once(wrong))
+    for problem in _told_once(problems):
+        if warn is not None:
+            warn(problem)
     return checked
 
 
@@ -74,7 +84,7 @@ def preflight_run(config: Config) -> None:
     if problems:
         raise BadInput(problems)
     if isinstance(tracking := root.get("tracking"), Mapping) and tracking:
-        problems = check_node(where, "tracking", tracking, (*ALLOWED, *root["allow"]))[0]
+        problems = errors(check_node(where, "tracking", tracking, (*ALLOWED, *root["allow"]))[0])
     if problems:
         raise BadInput(problems)
 
@@ -91,9 +101,9 @@ def check_node(
     except NoSuchTarget as error:
         return [Problem(where, _join(key, "_target_"), error.problem, fix=error.fix)], dict(node)
     problems, values = _settings(where, key, node, signature, allow, skip=(), partial=bool(node.get("_partial_")))
-    if not problems:
+    if not errors(problems):
         figures = {**signature.defaults, **node}
-        problems = [*figure_problems(where, key, figures), *component_problems(where, key, target, values, None)]
+        problems += [*figure_problems(where, key, figures), *component_problems(where, key, target, values, None)]
     return problems, {**{k: node[k] for k in SPECIAL if k in node}, **values}
 
 
@@ -115,16 +125,16 @@ def _stage(spec: StageSpec, allow: Sequence[str]) -> tuple[list[Problem], dict[s
     users = allow[len(ALLOWED) :]
     of_launcher = check_node(where, "launcher", spec.launcher, ("flows.launch", *users))[0]
     launcher = None
-    if not of_launcher:
+    if not errors(of_launcher):
         try:
             launcher = make_launcher(spec.launcher, users)
         except ValueError as error:  # "launcher.processes=2: … Fix: …"
             text, _, fix = str(error).partition(" Fix: ")
-            of_launcher = [Problem(where, "", text.rstrip("."), fix=fix or "correct that setting of the launcher")]
+            of_launcher += [Problem(where, "", text.rstrip("."), fix=fix or "correct that setting of the launcher")]
     problems += of_launcher
-    if not problems:
+    if not errors(problems):
         processes = getattr(launcher, "processes", 1)
-        problems = [
+        problems += [
             *figure_problems(where, "", {**signature.defaults, **settings}),
             *component_problems(where, "", spec.target, values, spec.inputs, processes),
         ]
@@ -169,7 +179,7 @@ def _settings(
             continue
         below, value = _nested(where, inner, value, allow)
         problems += below
-        if name in parameters and not below:
+        if name in parameters and not errors(below):
             problem = type_problem(where, inner, parameters[name], value)
             problems += [problem] if problem else []
             value = value if problem else canonical(value, parameters[name].type)

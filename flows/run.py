@@ -14,6 +14,7 @@ from typing import Any
 from flows.build import ALLOW_VARIABLE, ALLOWED, build, stage_specs
 from flows.compose import Config, compose
 from flows.content import with_content
+from flows.errors import Problem
 from flows.preflight import preflight, preflight_run
 from flows.stage import StageSpec, run_stage
 
@@ -26,6 +27,7 @@ class Prepared:
 
     config: Config
     specs: Sequence[StageSpec]
+    warnings: Sequence[Problem] = ()
 
     @property
     def artifacts(self) -> Path:
@@ -44,9 +46,11 @@ def prepare(overrides: Sequence[str], config_dir: Path | None = None) -> Prepare
     config = compose(overrides, config_dir)
     preflight_run(config)
     allow = tuple(config.root.get("allow") or ())
-    specs = preflight(stage_specs(config), allow=allow, artifacts=Path(config.root["artifacts"]))
+    warnings: list[Problem] = []
+    artifacts = Path(config.root["artifacts"])
+    specs = preflight(stage_specs(config), allow=allow, artifacts=artifacts, warn=warnings.append)
     specs = with_content(specs, (*ALLOWED, *allow))
-    return Prepared(config, specs)
+    return Prepared(config, specs, warnings)
 
 
 def run(overrides: Sequence[str], config_dir: Path | None = None, *, quiet: bool = False, sweep: str = "") -> int:
@@ -55,6 +59,8 @@ def run(overrides: Sequence[str], config_dir: Path | None = None, *, quiet: bool
     Raises: BadInput, before anything was built.
     """
     prepared = prepare(overrides, config_dir)
+    for warning in prepared.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
     for key in unused_choices(prepared.config):
         print(f"note: no stage of pipeline {prepared.config.pipeline} uses {key}", file=sys.stderr)
     from components.artifacts import ArtifactStore

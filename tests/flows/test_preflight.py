@@ -255,3 +255,21 @@ def test_a_model_path_without_a_model_is_found_before_anything_is_loaded(tmp_pat
     (tmp_path / "model.safetensors").write_bytes(b"")
     assert check(None, "model=pretrained", f"model.source.path={tmp_path}")
     assert check(None, "model=pretrained", "model.source.path=org/name")
+
+
+def test_a_warning_is_told_once_and_stops_nothing():
+    config = compose(["pipeline=r1_zero", "reward=agent", "reward.weights.completion=0.2"], None)
+    told = []
+    assert preflight(stage_specs(config), warn=told.append)
+    [warning] = [str(problem) for problem in told]
+    assert "reward.weights: completion weighs 29% of the reward, less than half" in warning
+    assert warning.endswith("Fix: raise weights.completion to at least the sum of the others.")
+
+
+def test_no_warning_hides_an_error():
+    config = compose(["pipeline=r1_zero", "reward=agent", "reward.weights.completion=0.2", "rl.lr=-1"], None)
+    told = []
+    with pytest.raises(BadInput, match="lr: must be positive") as wrong:
+        preflight(stage_specs(config), warn=told.append)
+    assert len(wrong.value.problems) == 1
+    assert told == []

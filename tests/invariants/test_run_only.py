@@ -43,6 +43,7 @@ TRIED = {
     "components.stages.reward_model.reward_model": {"checkpoint_every", "log_every"},
     "components.stages.dpo.dpo": {"checkpoint_every", "log_every"},  # in tests/stages/test_dpo.py; the same loop
     "components.rollout.torch_engine.TorchEngine": {"max_batch"},
+    "components.rewards.math_verifier.MathVerifier": {"workers"},  # in tests/rewards/test_math.py
 }
 
 
