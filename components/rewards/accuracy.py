@@ -98,7 +98,8 @@ class Accuracy:
         self.verifiers.setdefault("math", MathVerifier())
 
     def __call__(self, task: Task, rollout: Rollout) -> float:
-        verifier, answer = self._verifier(task), self._answer(rollout)
+        verifier = self._verifier(task)
+        answer = self._answer(rollout, verifier)
         return 0.0 if answer is None else verifier(task, answer)
 
     def batch(self, pairs: Sequence[tuple[Task, Rollout]]) -> list[float | Score]:
@@ -106,10 +107,10 @@ class Accuracy:
         values: list[float | Score] = [0.0] * len(pairs)
         waiting: dict[str, list[tuple[int, Task, str]]] = {}
         for i, (task, rollout) in enumerate(pairs):
-            answer = self._answer(rollout)
-            if task.verifier not in self.verifiers:
+            verifier = self.verifiers.get(task.verifier)
+            if verifier is None:
                 values[i] = Score(0.0, {}, "failed", self._unknown(task))
-            elif answer is not None:
+            elif (answer := self._answer(rollout, verifier)) is not None:
                 waiting.setdefault(task.verifier, []).append((i, task, answer))
         for name, entries in waiting.items():
             found = _all(name, self.verifiers[name], [(task, answer) for _, task, answer in entries])
@@ -125,7 +126,7 @@ class Accuracy:
     def _unknown(self, task: Task) -> str:
         return f"task {task.id}: no verifier {task.verifier!r}. Fix: one of {', '.join(sorted(self.verifiers))}"
 
-    def _answer(self, rollout: Rollout) -> str | None:
+    def _answer(self, rollout: Rollout, verifier: Verifier) -> str | None:
         """The answer that is to be judged; None if there is none, or none that may count."""
         if rollout.finish != "stop":
             return None
@@ -134,7 +135,8 @@ class Accuracy:
             answer = parts.answer if parts.well_formed or not self.strict else None
         else:
             answer = final_answer(rollout.response, self.accept)
-        return answer if answer and len(answer) <= MAX_ANSWER else None
+        longest = getattr(verifier, "max_answer", MAX_ANSWER)
+        return answer if answer and len(answer) <= longest else None
 
 
 def accuracy_check(settings: Mapping[str, Any]) -> list[str]:
