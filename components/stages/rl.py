@@ -21,6 +21,7 @@ from components.models.decoder import make_decoder
 from components.models.learner import Learner
 from components.models.load import save_model
 from components.models.schedule import linear
+from components.rewards.code import forgeable_parts
 from components.rng import stream
 from components.rollout.record import rows, write_rows
 from components.rollout.sampling import Sampling
@@ -153,6 +154,8 @@ def rl_check(settings: Mapping[str, Any], inputs: Mapping[str, str], processes: 
         problems.append(
             f"quotas: {prompts} prompts a step for {processes} processes. Fix: raise them or set launcher.processes=1"
         )
+    for part in forgeable_parts(settings.get("reward")):
+        problems.append(f"{part}.accept_forgeable: programs could forge their rewards. Fix: sandbox.backend=auto")
     return problems
 
 
