@@ -46,7 +46,7 @@ def figure_problems(where: str, key: str, node: Mapping[str, Any]) -> Iterator[P
             yield Problem(where, inner, "is not a number", got=value, fix="write a finite number")
         elif name in _RANGES and not _RANGES[name][0](value):
             yield Problem(where, inner, _RANGES[name][1], got=value, fix="write a value in that range")
-        elif name in _GROUP and value < 2:
+        elif name in _GROUP and value < (1 if name == "group_size" and "algorithm" in node else 2):  # it checks itself
             fix = f"write {inner}=2 or more; 8 is usual"
             yield Problem(where, inner, "a group needs at least two rollouts to be compared", got=value, fix=fix)
     yield from _weights(where, key, node)

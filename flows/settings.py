@@ -137,7 +137,7 @@ def rewrite(
     Raises:
         BadInput: naming every override whose key leads nowhere, with the nearest spelling.
     """
-    results = [_rewrite_one(override, stages, groups, root) for override in overrides]
+    results = [line for override in overrides for line in _rewrite_all(override, stages, groups, root)]
     problems = [result for result in results if isinstance(result, Problem)]
     if problems:
         raise BadInput(problems)
@@ -150,6 +150,23 @@ def _marked_options(only: Mapping[str, Any], groups: Groups) -> Iterator[str]:
         for key, value in (patch or {}).items():
             if key in groups and isinstance(value, str) and value in groups.options[key]:
                 yield f"++only.{stage}.{key}={{{OPTION}: {value}}}"
+
+
+def _rewrite_all(
+    o: Override, stages: Collection[str], groups: Groups, root: Mapping[str, Any]
+) -> Iterator[str | Problem]:
+    line = _rewrite_one(o, stages, groups, root)
+    if isinstance(line, str) and o.path[0] in root and _is_component(o.value):
+        # Another component: Hydra would merge it into the one that is there, whose settings it doesn't have.
+        yield f"++{o.key}=null"
+        yield f"++{o.key}={o.value}"
+    else:
+        yield line
+
+
+def _is_component(value: Any) -> bool:
+    text = str(value).replace(" ", "")
+    return text.startswith("{") and "_target_:" in text
 
 
 def _rewrite_one(o: Override, stages: Collection[str], groups: Groups, root: Mapping[str, Any]) -> str | Problem:

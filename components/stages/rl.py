@@ -15,6 +15,7 @@ from time import perf_counter
 from typing import Any
 
 from components.artifacts import write_json
+from components.losses.compatibility import group_problems
 from components.losses.policy import Algorithm
 from components.models.checkpoint import load_latest, save_checkpoint
 from components.models.decoder import make_decoder
@@ -154,6 +155,8 @@ def rl_check(settings: Mapping[str, Any], inputs: Mapping[str, str], processes: 
         problems.append(
             f"quotas: {prompts} prompts a step for {processes} processes. Fix: raise them or set launcher.processes=1"
         )
+    if isinstance(settings.get("algorithm"), Mapping) and "advantage" in settings["algorithm"]:
+        problems += [f"algorithm.{line}" for line in group_problems(settings["algorithm"], settings.get("group_size"))]
     for part in forgeable_parts(settings.get("reward")):
         problems.append(f"{part}.accept_forgeable: programs could forge their rewards. Fix: sandbox.backend=auto")
     return problems
