@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from components.rewards.isolated import Isolated
-from components.rewards.mix_settings import mix_check, route_check, common_problems  # preflight asks for them here
+from components.rewards.mix_settings import common_problems, mix_check, route_check  # preflight asks for them here
 from components.rewards.outcome import as_score, as_scores, name_of, raised
 from components.rewards.schedule import factor, is_active, standardised
 from components.types import Group, Rollout, Score, Task

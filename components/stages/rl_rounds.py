@@ -9,11 +9,13 @@ from typing import Any
 
 from components.artifacts import read_json
 from components.curriculum.dynamic import keep_informative
+from components.rewards.verdicts import publish
 from components.rollout.sampling import Sampling
-from components.runtime import Inputs
+from components.runtime import Inputs, Out
 from components.stages.shared import mean, read_tasks
 from components.types import Group, Score
 
+_VERDICTS = "verdicts"
 # What the environment broke says nothing of the policy: left out and counted, never trained on as a wrong answer.
 _BROKEN = Score(0.0, {}, "failed", "the environment failed; the worker's log says how")
 
@@ -117,6 +119,20 @@ def measure(groups: Sequence[Group]) -> dict[str, float]:
         **{f"weighted/{name}": mean([s.weighted.get(name, 0.0) for _, s in scored]) for name in weighted},
         **figures,
     }
+
+
+def keep_verdicts(reward: Any, out: Out) -> None:
+    """Keep what a judge answers where a resume finds it.
+
+    Among the checkpoints: a stage that was interrupted is continued, not cleared, if there is something in them.
+    """
+    if hasattr(reward, "keep_in"):
+        reward.keep_in(out.checkpoints / _VERDICTS, out.peers.rank)
+
+
+def publish_verdicts(out: Out) -> None:
+    """Make what judges answered a part of the artifact."""
+    publish(out.checkpoints / _VERDICTS, out.path / _VERDICTS)
 
 
 def start_curricula(inputs: Inputs, curriculum: Any, quotas: Mapping[str, int]) -> dict[str, Any]:

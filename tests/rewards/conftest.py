@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 
 from components.types import Message, Rollout, Task
+from tests.rewards.judging import server  # noqa: F401 – a fixture
 
 MY_REWARDS = """
 import ctypes, os, random, signal, subprocess, sys, time

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -33,6 +34,7 @@ _RL_CHARTS: tuple[tuple[str, Callable[[str, set[str]], bool], bool], ...] = (
     ("Learning rate", lambda name, _: name in ("lr", "critic_lr"), False),
     ("Seconds per step", lambda name, _: name.startswith("seconds"), False),
 )
+_PREFIX = re.compile(r"^(reward/|weighted/|raw/|seconds_)")  # said by the chart's title
 _COUNTS = {"groups_used", "tokens", "rollouts"}  # say nothing about learning
 
 
