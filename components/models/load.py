@@ -108,7 +108,8 @@ def load_model(directory: Path, device: torch.device | str | None = None) -> tup
     """
     source = _source(str(directory), None)
     tokenizer = load_tokenizer(directory)
-    model = _load(source, dtype="auto", attn_implementation="sdpa", local_files_only=True, trust_remote_code=False)
+    # transformers chooses the attention: SDPA where the family has it.
+    model = _load(source, dtype="auto", local_files_only=True, trust_remote_code=False)
     check_model(model, tokenizer, source)
     model = model.to(device or default_device())
     return model.eval(), tokenizer
