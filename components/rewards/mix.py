@@ -230,5 +230,5 @@ def _isolated(term: Any, figures: Mapping[str, Any]) -> Any:
     try:
         return Isolated(term=term, **figures)
     except ValueError as error:
-        logging.getLogger(__name__).warning("%s It runs in the training process, where it must not hang.", error)
+        logging.getLogger(__name__).warning("%s. It runs in the training process, where it must not hang.", error)
         return term
