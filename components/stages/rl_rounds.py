@@ -91,7 +91,8 @@ class Rounds:
 def measure(groups: Sequence[Group]) -> dict[str, float]:
     """Means over the step's rollouts: reward, every term raw and weighted, length, share cut off, groups with signal.
 
-    A term called like one of the other figures (``length``) is ``raw/length``.
+    A term's raw mean is over the rollouts that it was asked about; the weighted means add up to the reward. A term that
+    is called like one of the other figures (``length``) is ``raw/length``.
     """
     everything = [score for group in groups for score in group.scores]
     scored = [(r, s) for g in groups for r, s in zip(g.rollouts, g.scores, strict=True) if s.outcome == "scored"]
