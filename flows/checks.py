@@ -68,10 +68,10 @@ def _weights(where: str, key: str, node: Mapping[str, Any]) -> Iterator[Problem]
     named = weights.items() if isinstance(weights, Mapping) else enumerate(weights) if isinstance(weights, list) else ()
     numbers = [(name, value) for name, value in named if _is_number(value)]
     for name, value in numbers:
-        if value < 0:
-            yield Problem(
-                where, f"{inner}.{name}", "must not be negative", got=value, fix="write 0 to switch the term off"
-            )
+        if value < 0 and name not in (node.get("penalties") or ()):
+            fix = "write 0 to switch the term off"
+            fix += ", or name it in penalties if it measures something bad" if "penalties" in node else ""
+            yield Problem(where, f"{inner}.{name}", "must not be negative", got=value, fix=fix)
     if numbers and all(value == 0 for _, value in numbers):
         yield Problem(where, inner, "sum to 0, nothing would be rewarded", got=weights, fix="make one of them positive")
 

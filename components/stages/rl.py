@@ -28,7 +28,7 @@ from components.rollout.record import rows, write_rows
 from components.rollout.sampling import Sampling
 from components.runtime import Inputs, Out
 from components.stages.rl_critic import CriticSetup, make_critic
-from components.stages.rl_rounds import Rounds, measure, start_curricula
+from components.stages.rl_rounds import Rounds, keep_verdicts, measure, publish_verdicts, start_curricula
 from components.stages.rl_update import Updater
 from components.stages.shared import Policy, load_policy
 from components.types import Group, Task
@@ -62,7 +62,8 @@ def rl(
     """Train the policy on verifiable rewards; writes ``model/``, ``rollouts/`` and ``curriculum.json``.
 
     Args:
-        reward: object with ``score(pairs, progress) -> list[Score]``.
+        reward: object with ``score(pairs, progress) -> list[Score]``; where it has them, ``settle(groups, progress)``
+            sees the whole step, and ``keep_in(folder, rank)`` says where answers that were paid for are kept.
         curriculum: draws prompts; each quota has its own copy.
         optimizer: ``(named_parameters, lr=…)`` → optimiser.
         steps: of the policy; the critic's warm-up, if the algorithm has one, comes before them.
@@ -123,6 +124,7 @@ def rl(
         ),
         state=algorithm.initial_state(),
     )
+    keep_verdicts(reward, out)
     run = _Run(out, policy, reference, updater, start_curricula(inputs, curriculum, quotas), dict(quotas), steps)
     sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature)
     rounds = Rounds(run, reward, sampling, environment, group_size, max_failed)
@@ -250,5 +252,6 @@ class _Run:
         """Write what later stages read; returns the metrics of the last step."""
         if self.out.peers.is_main:
             write_json(self.out.path / "curriculum.json", {name: c.describe() for name, c in self.curricula.items()})
+            publish_verdicts(self.out)
             save_model(self.policy.model, self.policy.tokenizer, self.out.path / "model")
         return {"steps": float(self.steps), **self.last}

@@ -43,8 +43,9 @@ def test_nothing_is_wrong_with_a_built_in_pipeline(pipeline):
 def test_every_built_in_option_fits_the_default_pipeline_or_says_what_it_lacks(choice):
     text = (ROOT / "conf" / f"{choice.replace('=', '/')}.yaml").read_text()
     if "???" in text:  # a path of the user's own
-        with pytest.raises(BadInput, match=r"^[^\n]*must be given[^\n]*$"):
+        with pytest.raises(BadInput) as error:
             check(None, choice)
+        assert all("must be given" in line for line in str(error.value).splitlines())
     else:
         assert check(None, choice)
 

@@ -44,6 +44,8 @@ TRIED = {
     "components.stages.dpo.dpo": {"checkpoint_every", "log_every"},  # in tests/stages/test_dpo.py; the same loop
     "components.rollout.torch_engine.TorchEngine": {"max_batch"},
     "components.rewards.math_verifier.MathVerifier": {"workers"},  # in tests/rewards/test_math.py
+    "components.rewards.mix.Mix": {"workers"},  # in tests/stages/test_rl_rewards.py and tests/rewards/test_isolated.py
+    "components.rewards.endpoint.Endpoint": {"concurrency"},  # in tests/rewards/test_judge.py
 }
 
 

@@ -9,7 +9,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -264,8 +264,8 @@ def test_the_longest_answers_are_read_at_once(nasty: str) -> None:
     assert time.process_time() - start < 0.2
 
 
-def golds(folder: Path) -> list[str]:
-    rows = [json.loads(line) for part in ("train", "test") for line in (folder / f"gsm8k_{part}.jsonl").open()]
+def golds(public_data: Callable[[str], Path]) -> list[str]:
+    rows = [json.loads(line) for part in ("train", "test") for line in public_data(f"gsm8k_{part}.jsonl").open()]
     return [row["answer"].rpartition("####")[2].strip() for row in rows]
 
 
@@ -275,8 +275,8 @@ def perturbed(gold: str) -> set[str]:
     return {str(other) for other in (value + 1, value - 1, -value, 10 * value) if other != value}
 
 
-def test_gsm8k_golds_are_right_for_themselves_and_perturbed_ones_never(shared_data: Path) -> None:
-    found = golds(shared_data)
+def test_gsm8k_golds_are_right_for_themselves_and_perturbed_ones_never(public_data: Callable[[str], Path]) -> None:
+    found = golds(public_data)
     assert len(found) == 8_792
     accuracy = Accuracy(strict=False, accept=("answer", "boxed", "hashes"))
     itself = [(task(gold), says(f"<think>x</think>#### {gold}")) for gold in found]
@@ -287,10 +287,10 @@ def test_gsm8k_golds_are_right_for_themselves_and_perturbed_ones_never(shared_da
 
 
 @pytest.mark.slow
-def test_math_verify_agrees_on_gsm8k(shared_data: Path) -> None:
+def test_math_verify_agrees_on_gsm8k(public_data: Callable[[str], Path]) -> None:
     """The same through the workers, which the numbers of GSM8K otherwise never need."""
     pool = MathPool(workers=2)
-    plain = sorted({gold.replace(",", "") for gold in golds(shared_data)})
+    plain = sorted({gold.replace(",", "") for gold in golds(public_data)})
     assert all(reply.equal for reply in pool.map([request(gold, f"\\frac{{{gold}}}{{1}}") for gold in plain]))
     off = [request(gold, bad) for gold in plain for bad in sorted(perturbed(gold))]
     assert not any(reply.equal for reply in pool.map(off))

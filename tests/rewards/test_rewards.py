@@ -126,7 +126,7 @@ def test_the_total_is_the_weighted_sum_and_terms_stay_raw() -> None:
     [score] = Mix(terms={"a": lambda t, r: 1, "b": lambda t, r: 0.5}, weights={"a": 1.0, "b": 0.2}).score(
         [(task(), says(RIGHT))]
     )
-    assert score == Score(1.1, {"a": 1.0, "b": 0.5})
+    assert score == Score(1.1, {"a": 1.0, "b": 0.5}, weighted={"a": 1.0, "b": 0.1})
 
 
 def test_a_term_counts_only_while_it_is_active() -> None:
@@ -162,7 +162,7 @@ def test_a_batch_term_of_the_wrong_length_fails_by_name() -> None:
 
     scores = mix(short=Short()).score([(task(), says(RIGHT))] * 2)
     assert {score.outcome for score in scores} == {"failed"}
-    assert "short: returned 1 values for 2 rollouts" in scores[0].reason
+    assert "Short) returned 1 values for 2 rollouts" in scores[0].reason
 
 
 @pytest.mark.parametrize(
