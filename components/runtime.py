@@ -123,24 +123,16 @@ class Out:
             raise Interrupted(f"{self.name}: stopped on request")
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Record metrics of one step in ``logs/metrics.jsonl`` (the truth) and pass them on. Main rank only."""
+        """Record metrics of one step in ``logs/metrics.jsonl`` (the truth) and pass them on. Main rank only.
+
+        Each step stands there once: going on from a checkpoint cuts the file back to it.
+        """
         if not self.peers.is_main:
             return
         self.logs.mkdir(parents=True, exist_ok=True)
         with (self.logs / "metrics.jsonl").open("a") as file:
             file.write(json.dumps({"step": step, **metrics}) + "\n")
         self.emit({"event": "metrics", "stage": self.name, "step": step, "values": dict(metrics)})
-
-    def rewind(self, step: int) -> None:
-        """Forget metrics logged after ``step``: those steps are about to be done again."""
-        file = self.logs / "metrics.jsonl"
-        if self.peers.is_main and file.exists():
-            lines = [
-                line
-                for line in file.read_text().splitlines()
-                if line.endswith("}") and json.loads(line)["step"] <= step
-            ]
-            file.write_text("".join(line + "\n" for line in lines))
 
     def progress(self, done: int, total: int, **shown: float | str) -> None:
         """Tell the console how far the stage is."""

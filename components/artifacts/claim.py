@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from components.artifacts.directory import MANIFEST, Damaged, commit_directory, finish_directory, remove_tree
 from components.artifacts.disk import naming_errors
+from components.artifacts.draft import CHECKPOINTS
 from components.artifacts.jsonio import canonical_json, plain_json
 from components.runtime import StageArtifact
 
 if TYPE_CHECKING:
     from components.artifacts.store import ArtifactStore
 
-CHECKPOINTS = "checkpoints"
 _STEP = re.compile(r"step-(\d{6,})")
 _RECORDED = ("r1flow", "torch", "transformers", "safetensors", "numpy")
 

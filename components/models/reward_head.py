@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from components.artifacts.disk import naming_errors
 from components.models.decoder import make_decoder
 from components.models.load import load_model, save_model
 
@@ -71,7 +72,8 @@ class RewardModel(nn.Module):
     def save(self, directory: Path, tokenizer: Any) -> None:
         """Write ``model/`` (a plain Hugging Face directory) and ``head.safetensors``."""
         save_model(self.model, tokenizer, directory / MODEL)
-        save_file({"weight": self.head.weight.detach().cpu().contiguous()}, directory / HEAD)
+        with naming_errors("write", directory / HEAD):
+            save_file({"weight": self.head.weight.detach().cpu().contiguous()}, directory / HEAD)
 
 
 def load_reward_model(

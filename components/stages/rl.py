@@ -14,7 +14,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-from components.artifacts import write_json
+from components.artifacts import plain_json, write_json
 from components.losses.policy import Algorithm
 from components.models.checkpoint import load_latest, save_checkpoint
 from components.models.decoder import make_decoder
@@ -60,7 +60,8 @@ def rl(
     """Train the policy on verifiable rewards; writes ``model/``, ``rollouts/`` and ``curriculum.json``.
 
     Args:
-        reward: object with ``score(pairs, progress) -> list[Score]``.
+        reward: object with ``score(pairs, progress) -> list[Score]``; one that remembers anything from step to step has
+            ``state() -> JSON`` and ``load_state(state)`` too.
         curriculum: draws prompts; each quota has its own copy.
         optimizer: ``(named_parameters, lr=…)`` → optimiser.
         steps: of the policy; the critic's warm-up, if the algorithm has one, comes before them.
@@ -117,7 +118,8 @@ def rl(
         ),
         state=algorithm.initial_state(),
     )
-    run = _Run(out, policy, reference, updater, start_curricula(inputs, curriculum, quotas), dict(quotas), steps)
+    curricula = start_curricula(inputs, curriculum, quotas)
+    run = _Run(out, policy, reference, updater, curricula, dict(quotas), steps, reward)
     sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature)
     rounds = Rounds(run, reward, sampling, environment, group_size, max_failed)
     if algorithm.critic_warmup:
@@ -163,6 +165,7 @@ class _Run:
     curricula: Mapping[str, Any]
     quotas: Mapping[str, int]
     steps: int
+    reward: Any = None
     records: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     last: dict[str, float] = field(default_factory=dict)
 
@@ -213,7 +216,14 @@ class _Run:
         if self.reference is not None and self.updater.algorithm.ref_refresh_every:
             models["reference"] = self.reference.state_dict()
         curricula = {name: curriculum.state() for name, curriculum in self.curricula.items()}
-        rest = {"learner": state, "curricula": curricula, "algorithm": self.updater.state, "last": self.last}
+        rest = {
+            "learner": state,
+            "curricula": curricula,
+            "algorithm": self.updater.state,
+            "last": plain_json(self.last),
+        }
+        if hasattr(self.reward, "state"):
+            rest["reward"] = self.reward.state()
         if (critic := self.updater.critic) is not None:
             tensors, rest["critic"] = critic.state()
             models |= tensors
@@ -233,6 +243,8 @@ class _Run:
             self.reference.load_state_dict(saved.tensors["reference"])
         for name, curriculum in self.curricula.items():
             curriculum.load_state(saved.state["curricula"][name])
+        if "reward" in saved.state:
+            self.reward.load_state(saved.state["reward"])
         self.last = saved.state["last"]
         return saved.step
 
