@@ -8,7 +8,7 @@
 Standard library only: a cached run never pays for more.
 """
 
-from components.artifacts.claim import Claim, last_step
+from components.artifacts.claim import Claim, last_step, was_begun
 from components.artifacts.directory import Damaged, UnknownSchema, commit_directory, load_directory
 from components.artifacts.draft import check_draft, note_draft, restore_draft
 from components.artifacts.jsonio import (
@@ -38,6 +38,7 @@ __all__ = [
     "read_json",
     "read_jsonl",
     "restore_draft",
+    "was_begun",
     "write_json",
     "write_jsonl",
 ]
