@@ -64,7 +64,7 @@ def strike(stage: Stage, moment: str, root: Path, *, kills: int, errors: bool, n
     """Inject faults at the ``nth`` time that a stage comes to a moment; where they happened.
 
     Args:
-        kills: how many, spread evenly over the system calls.
+        kills: how many (2 or more), spread evenly over the system calls, the first and the last among them.
         errors: whether each of `FAILING` that occurs fails once with each of `ERRORS`, at a random place.
     """
     planned = root / "planned.json"
@@ -154,7 +154,7 @@ def _strike_all(stage: Stage, root: Path, act: Callable[[Path], Any], kills: int
 
 def _faults(calls: list[str], kills: int, errors: bool, draw: random.Random) -> Iterator[Fault]:
     wanted = min(kills, len(calls))
-    for place in (i * len(calls) // wanted for i in range(wanted)):
+    for place in (i * (len(calls) - 1) // (wanted - 1) for i in range(wanted)):
         yield Fault(calls[place], 1 + calls[:place].count(calls[place]))
     if errors:
         for call, times in Counter(call for call in calls if call in FAILING).items():
@@ -214,7 +214,7 @@ def errors_anywhere(stage: Stage, root: Path, times: int) -> Iterator[Hit]:
 
 
 def fail_in_python(number: int, code: int | None = None) -> None:
-    """Without strace: at this process's ``number``-th disk operation from now on kill it, or fail with errno ``code``."""
+    """Without strace: at this process's ``number``-th disk operation from now on kill it, or fail with ``code``."""
     seen = 0
 
     def count(event: str, args: tuple = ()) -> None:
