@@ -134,6 +134,15 @@ class Out:
             file.write(json.dumps({"step": step, **metrics}) + "\n")
         self.emit({"event": "metrics", "stage": self.name, "step": step, "values": dict(metrics)})
 
+    def replay(self) -> None:
+        """Tell the trackers what earlier runs of this stage logged: the curves of the run that goes on are whole."""
+        file = self.logs / "metrics.jsonl"
+        if not self.peers.is_main or not file.exists():
+            return
+        for line in file.read_text(encoding="utf-8").splitlines():
+            values = json.loads(line)
+            self.emit({"event": "metrics", "stage": self.name, "step": values.pop("step"), "values": values})
+
     def progress(self, done: int, total: int, **shown: float | str) -> None:
         """Tell the console how far the stage is."""
         if self.peers.is_main:

@@ -189,18 +189,18 @@ def walk(root: Path, skip: Iterable[str] = ()) -> Iterator[tuple[str, os.stat_re
     skip = set(skip)
     while pending:
         prefix = pending.pop()
-        with os.scandir(root / prefix) as entries:
-            for entry in entries:
-                name = prefix + entry.name
-                if name in skip:
-                    continue
-                info = entry.stat(follow_symlinks=False)
-                if stat.S_ISDIR(info.st_mode):
-                    pending.append(name + "/")
-                elif stat.S_ISREG(info.st_mode):
-                    yield name, info
-                else:
-                    raise Damaged(root, f"{name}: neither a regular file nor a folder")
+        with naming_errors("list", root / prefix), os.scandir(root / prefix) as folder:
+            entries = [(entry.name, entry.stat(follow_symlinks=False)) for entry in folder]
+        for entry, info in entries:
+            name = prefix + entry
+            if name in skip:
+                continue
+            if stat.S_ISDIR(info.st_mode):
+                pending.append(name + "/")
+            elif stat.S_ISREG(info.st_mode):
+                yield name, info
+            else:
+                raise Damaged(root, f"{name}: neither a regular file nor a folder")
 
 
 def _sha256(path: Path, info: os.stat_result, *, trust: bool = False) -> str:

@@ -109,6 +109,7 @@ def _choose(out: Out) -> int:
             path.rename(aside)
             out.say(f"checkpoint {path.name} is damaged ({error}); set aside as {aside.name}, using the one before it")
     restore_draft(out.path, noted)
+    out.replay()
     return chosen
 
 

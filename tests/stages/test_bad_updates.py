@@ -23,7 +23,7 @@ from tests.stages.test_rl import Settings, metrics, weights
 
 
 class Spoilt:
-    """PPO's surrogate, multiplied by ``by`` in some of the stage's updates; each calls it twice, for loss and figures."""
+    """PPO's surrogate, multiplied by ``by`` in some updates. An update calls it twice: for its loss, for figures."""
 
     def __init__(self, at: Callable[[int], bool], by: float) -> None:
         self.at, self.by, self.calls = at, by, 0
