@@ -77,6 +77,11 @@ def preflight_run(config: Config) -> None:
             problems.append(
                 Problem(where, key, f"expects {text}", got=root.get(key), fix=f"set {key}={_EXAMPLES[key]}")
             )
+    wait = root.get("retry_wait_s", 0)
+    if isinstance(wait, bool) or not isinstance(wait, int | float) or not wait >= 0:
+        problems.append(
+            Problem(where, "retry_wait_s", "expects a number of seconds, 0 or more", got=wait, fix="set retry_wait_s=2")
+        )
     if (name := root.get("orchestrator")) not in ORCHESTRATORS:
         problems.append(
             Problem(where, "orchestrator", "no such orchestrator", got=name, fix=did_you_mean(str(name), ORCHESTRATORS))

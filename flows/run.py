@@ -95,6 +95,7 @@ def run(overrides: Sequence[str], config_dir: Path | None = None, *, quiet: bool
                 lambda spec, parents, launch, say: run_stage(spec, parents, store, launch, say),
                 emit=emit,
                 stop=stop,
+                retry_wait_s=prepared.config.root.get("retry_wait_s", 2.0),
                 allow=(*ALLOWED, *prepared.allow),
             )
             result = driver.run()

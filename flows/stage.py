@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from components.artifacts import ArtifactStore, Claim, canonical_json, check_name, last_step
+from components.artifacts import ArtifactStore, Claim, canonical_json, check_name, last_step, was_begun
 from components.runtime import StageArtifact
 from flows.explain import changes, one_line
 from flows.source import digest_of, source_files
@@ -44,6 +44,7 @@ class StageSpec:
         settings: JSON values; nodes to be built still with their ``_target_``.
         seed: of the run.
         launcher: node that says where it runs; never part of the key.
+        retries: how often it is tried again after a cause that may pass by itself; never part of the key.
     """
 
     name: str
@@ -52,6 +53,7 @@ class StageSpec:
     settings: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
     launcher: Mapping[str, Any] = field(default_factory=dict)
+    retries: int = 0
 
     def __post_init__(self) -> None:
         check_name(self.name, "stage")
@@ -123,8 +125,11 @@ def explain(spec: StageSpec, parents: Mapping[str, StageArtifact | None], store:
 
 def _why(spec: StageSpec, known: Parents, source: Mapping[str, str], store: ArtifactStore, key: str | None) -> str:
     if key is not None:
-        if (step := last_step(store.draft_path(spec.name, key))) is not None:
+        draft = store.draft_path(spec.name, key)
+        if (step := last_step(draft)) is not None:
             return f"interrupted at step {step}"
+        if was_begun(draft):
+            return "interrupted"
         if (reason := store.quarantined(spec.name, key)) is not None:
             return f"the finished one was damaged: {reason}"
     parents = {name: _parent(known[name]) if name in known else None for name in spec.inputs}
@@ -199,6 +204,8 @@ def _building(claim: Claim, why: str) -> str:
         return f"rebuilding, the artifact was damaged: {claim.set_aside}"
     if claim.step is not None:
         return f"resuming at step {claim.step}"
+    if claim.begun:
+        return "resuming what was begun"
     return f"building: {why}"
 
 

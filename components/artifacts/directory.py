@@ -63,7 +63,7 @@ def commit_directory(
     files = {}
     folders = {temporary}
     try:
-        for name, info in _walk(temporary, skip=drop):
+        for name, info in walk(temporary, skip=drop):
             path = temporary / name
             sync_file(path)
             files[name] = {"sha256": _sha256(path, info), "size": info.st_size}
@@ -128,7 +128,7 @@ def load_directory(
         expected = {name: (entry["sha256"], entry["size"]) for name, entry in manifest["files"].items()}
     except (KeyError, TypeError, AttributeError) as error:
         raise Damaged(path, f"{MANIFEST}: no usable list of files ({error!r})") from error
-    present = dict(_walk(path, skip=(MANIFEST, *ignore)))
+    present = dict(walk(path, skip=(MANIFEST, *ignore)))
     if missing := sorted(expected.keys() - present.keys()):
         raise Damaged(path, f"{missing[0]}: missing{_others(missing)}")
     if foreign := sorted(present.keys() - expected.keys()):
@@ -183,24 +183,24 @@ def remove_tree(path: Path) -> None:
             path.unlink()
 
 
-def _walk(root: Path, skip: Iterable[str] = ()) -> Iterator[tuple[str, os.stat_result]]:
+def walk(root: Path, skip: Iterable[str] = ()) -> Iterator[tuple[str, os.stat_result]]:
     """Regular files below root as (posix name, stat), in no order; anything but files and folders is damage."""
     pending = [""]
     skip = set(skip)
     while pending:
         prefix = pending.pop()
-        with os.scandir(root / prefix) as entries:
-            for entry in entries:
-                name = prefix + entry.name
-                if name in skip:
-                    continue
-                info = entry.stat(follow_symlinks=False)
-                if stat.S_ISDIR(info.st_mode):
-                    pending.append(name + "/")
-                elif stat.S_ISREG(info.st_mode):
-                    yield name, info
-                else:
-                    raise Damaged(root, f"{name}: neither a regular file nor a folder")
+        with naming_errors("list", root / prefix), os.scandir(root / prefix) as folder:
+            entries = [(entry.name, entry.stat(follow_symlinks=False)) for entry in folder]
+        for entry, info in entries:
+            name = prefix + entry
+            if name in skip:
+                continue
+            if stat.S_ISDIR(info.st_mode):
+                pending.append(name + "/")
+            elif stat.S_ISREG(info.st_mode):
+                yield name, info
+            else:
+                raise Damaged(root, f"{name}: neither a regular file nor a folder")
 
 
 def _sha256(path: Path, info: os.stat_result, *, trust: bool = False) -> str:
@@ -213,6 +213,12 @@ def _sha256(path: Path, info: os.stat_result, *, trust: bool = False) -> str:
     if time.time_ns() - info.st_mtime_ns > _RACY_NS:
         _hashed[key] = digest
     return digest
+
+
+def file_digest(path: Path, info: os.stat_result) -> tuple[str, bool]:
+    """(sha256, whether it was read just now): an unchanged file that this process has read before is not read again."""
+    known = (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns) in _hashed
+    return _sha256(path, info, trust=True), not known
 
 
 def _seal(manifest: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
+from components.artifacts.disk import naming_errors
 from components.models.lora import Lora, has_adapters, merged_state
 
 Say = Callable[[str], None]
@@ -131,11 +132,14 @@ def save_model(model: Any, tokenizer: Any, directory: Path) -> None:
     """Write a plain Hugging Face directory: config, safetensors, tokenizer with its chat template.
 
     LoRA adapters are added into the weights of the copy that is written; the model itself is left as it is.
+
+    Raises:
+        OSError: the disk is full or not writable; names the directory.
     """
     network, state = merged_state(model) if has_adapters(model) else (model, None)
-    with _no_bars():
+    with naming_errors("write", directory), _no_bars():
         network.save_pretrained(directory, state_dict=state)
-    tokenizer.save_pretrained(directory)
+        tokenizer.save_pretrained(directory)
 
 
 def default_device() -> torch.device:

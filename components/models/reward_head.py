@@ -12,6 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from components.artifacts.disk import naming_errors
 from components.models.chat import encode_examples
 from components.models.decoder import make_decoder
 from components.models.load import load_model, load_tokenizer, save_model
@@ -74,7 +75,9 @@ class RewardModel(nn.Module):
     def save(self, directory: Path, tokenizer: Any, *, part: str = "response") -> None:
         """Write ``model/`` (a plain Hugging Face directory) and ``head.safetensors``; ``part``: what it judges."""
         save_model(self.model, tokenizer, directory / MODEL)
-        save_file({"weight": self.head.weight.detach().cpu().contiguous()}, directory / HEAD, metadata={"part": part})
+        with naming_errors("write", directory / HEAD):
+            weight = self.head.weight.detach().cpu().contiguous()
+            save_file({"weight": weight}, directory / HEAD, metadata={"part": part})
 
 
 def load_reward_model(

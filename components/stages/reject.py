@@ -10,7 +10,7 @@ from components.artifacts import write_json, write_jsonl
 from components.rng import stream
 from components.rollout.sampling import Sampling
 from components.runtime import Inputs, Out
-from components.stages.shared import load_policy, read_tasks, sample_all
+from components.stages.shared import CHUNK, load_policy, read_tasks, sample_all
 from components.types import Example, Rollout, Task
 
 
@@ -28,18 +28,22 @@ def reject(
     temperature: float = 1.0,
     per_prompt: int = 2,
     per_cell: float = 2.0,
+    checkpoint_every: int = CHUNK,
 ) -> dict[str, float]:
     """Sample fresh prompts; write ``kept.jsonl`` (token-exact examples) and ``counts.json`` (why the rest was dropped).
 
     Kept: right, ended by itself, in the target language throughout, not a repetition of another sample of the prompt;
     at most ``per_prompt`` a prompt, and at most ``per_cell`` times the mean a family and level.
+
+    Args:
+        checkpoint_every: prompts that are sampled before their samples are kept; a crash loses no more.
     """
     policy = load_policy(inputs, engine)
     tasks = read_tasks(inputs, "fresh")
     stream(out.seed, out.name, "prompts").shuffle(tasks)
     tasks = tasks[:prompts]
     sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature)
-    rollouts = sample_all(policy, tasks, samples, sampling, environment, out, "samples")
+    rollouts = sample_all(policy, tasks, samples, sampling, environment, out, "samples", checkpoint_every)
     reasons: Counter[str] = Counter()
     kept: list[tuple[Task, Rollout]] = []
     for task, group in zip(tasks, rollouts, strict=True):

@@ -14,7 +14,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-from components.artifacts import write_json
+from components.artifacts import plain_json, write_json
 from components.losses.compatibility import group_problems
 from components.losses.policy import Algorithm
 from components.models.checkpoint import load_latest, save_checkpoint
@@ -63,7 +63,8 @@ def rl(
 
     Args:
         reward: object with ``score(pairs, progress) -> list[Score]``; where it has them, ``settle(groups, progress)``
-            sees the whole step, and ``keep_in(folder, rank)`` says where answers that were paid for are kept.
+            sees the whole step, and ``keep_in(folder, rank)`` says where answers that were paid for are kept; one
+            that remembers anything from step to step has ``state() -> JSON`` and ``load_state(state)``.
         curriculum: draws prompts; each quota has its own copy.
         optimizer: ``(named_parameters, lr=…)`` → optimiser.
         steps: of the policy; the critic's warm-up, if the algorithm has one, comes before them.
@@ -125,7 +126,8 @@ def rl(
         state=algorithm.initial_state(),
     )
     keep_verdicts(reward, out)
-    run = _Run(out, policy, reference, updater, start_curricula(inputs, curriculum, quotas), dict(quotas), steps)
+    curricula = start_curricula(inputs, curriculum, quotas)
+    run = _Run(out, policy, reference, updater, curricula, dict(quotas), steps, reward)
     sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature)
     rounds = Rounds(run, reward, sampling, environment, group_size, max_failed)
     if algorithm.critic_warmup:
@@ -175,6 +177,7 @@ class _Run:
     curricula: Mapping[str, Any]
     quotas: Mapping[str, int]
     steps: int
+    reward: Any = None
     records: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     last: dict[str, float] = field(default_factory=dict)
 
@@ -225,7 +228,14 @@ class _Run:
         if self.reference is not None and self.updater.algorithm.ref_refresh_every:
             models["reference"] = self.reference.state_dict()
         curricula = {name: curriculum.state() for name, curriculum in self.curricula.items()}
-        rest = {"learner": state, "curricula": curricula, "algorithm": self.updater.state, "last": self.last}
+        rest = {
+            "learner": state,
+            "curricula": curricula,
+            "algorithm": self.updater.state,
+            "last": plain_json(self.last),
+        }
+        if hasattr(self.reward, "state"):
+            rest["reward"] = self.reward.state()
         if (critic := self.updater.critic) is not None:
             tensors, rest["critic"] = critic.state()
             models |= tensors
@@ -245,6 +255,8 @@ class _Run:
             self.reference.load_state_dict(saved.tensors["reference"])
         for name, curriculum in self.curricula.items():
             curriculum.load_state(saved.state["curricula"][name])
+        if "reward" in saved.state:
+            self.reward.load_state(saved.state["reward"])
         self.last = saved.state["last"]
         return saved.step
 

@@ -107,7 +107,7 @@ class Recorder:
         self.experiment_id = find_experiment(self._store, self.directory, name)
         self.memo["start"] = dict(event)
         if "parent" not in self.memo:
-            close_abandoned(self._store, self.experiment_id)
+            close_abandoned(self._store)
             tags = {"r1flow.run": event.get("run", ""), "r1flow.sweep": event.get("sweep", ""), **_process_tags()}
             tags |= {"r1flow.directory": event.get("directory", ""), "mlflow.source.git.commit": event.get("git", "")}
             run = self._store.create_run(
@@ -223,9 +223,10 @@ def find_experiment(client: Any, directory: Path, name: str) -> str:
         return client.create_experiment(name, artifact_location=location)
 
 
-def close_abandoned(client: Any, experiment_id: str) -> None:
-    """End runs that a process of this machine left open when it was killed."""
-    for run in client.search_runs([experiment_id], "attributes.status = 'RUNNING'", max_results=200):
+def close_abandoned(client: Any) -> None:
+    """End runs that a process of this machine left open when it was killed, of whatever pipeline."""
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    for run in client.search_runs(experiments, "attributes.status = 'RUNNING'", max_results=1000):
         host, _, process = run.data.tags.get("r1flow.process", "").partition("/")
         if host == socket.gethostname() and process != _process_of(process.partition("@")[0]):
             client.set_terminated(run.info.run_id, "KILLED")

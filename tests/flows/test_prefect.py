@@ -154,6 +154,25 @@ def test_kill_9_of_the_driver_leaves_a_crashed_run(home: Path, server: Server):
     assert becomes({"a": "Crashed"}, lambda: stage_states(server, "killed")) == {"a": "Crashed"}
 
 
+def test_a_run_whose_driver_and_recorder_were_both_killed_is_closed_by_the_next_one(
+    home: Path, server: Server, tmp_path: Path
+):
+    """As after a power failure: nobody was left to record it."""
+    script = _DRIVER.replace('"killed"', '"forgotten"')
+    driver = subprocess.Popen([sys.executable, "-c", script, str(home)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert driver.stdout is not None
+    assert "flow-run" in driver.stdout.readline()
+    assert becomes({"a": "Running"}, lambda: stage_states(server, "forgotten")) == {"a": "Running"}
+    [recorder] = Path(f"/proc/{driver.pid}/task/{driver.pid}/children").read_text().split()
+    os.kill(int(recorder), signal.SIGKILL)
+    driver.kill()
+    driver.wait()
+    assert flow_run(server, "forgotten")["state_name"] == "Running"
+    run([spec("a")], tmp_path, home, "next")
+    assert flow_run(server, "forgotten")["state_name"] == "Crashed"
+    assert becomes({"a": "Crashed"}, lambda: stage_states(server, "forgotten")) == {"a": "Crashed"}
+
+
 def test_everything_listens_on_this_machine_only(server: Server):
     listening = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     here = [

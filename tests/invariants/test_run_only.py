@@ -19,13 +19,20 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
+from components.environments.calculator import Calculator
 from components.models.optim import AdamW, Muon
 from components.models.tiny import Tiny
+from components.rewards.accuracy import Accuracy
+from components.rewards.format import think_then_answer
+from components.rewards.language import consistency
 from components.rollout.record import read_rows
 from components.rollout.torch_engine import TorchEngine
 from components.runtime import Inputs, Out, StageArtifact
 from components.stages.base_model import base_model
+from components.stages.evaluate import evaluate
 from components.stages.preferences import preferences
+from components.stages.profile import profile
+from components.stages.reject import reject
 from components.stages.reward_model import reward_model
 from components.stages.rl import rl
 from components.stages.sft import sft
@@ -42,6 +49,9 @@ TRIED = {
     "components.stages.base_model.base_model": {"checkpoint_every", "log_every"},
     "components.stages.reward_model.reward_model": {"checkpoint_every", "log_every"},
     "components.stages.dpo.dpo": {"checkpoint_every", "log_every"},  # in tests/stages/test_dpo.py; the same loop
+    "components.stages.profile.profile": {"checkpoint_every"},
+    "components.stages.reject.reject": {"checkpoint_every"},
+    "components.stages.evaluate.evaluate": {"checkpoint_every"},
     "components.rollout.torch_engine.TorchEngine": {"max_batch"},
     "components.rewards.math_verifier.MathVerifier": {"workers"},  # in tests/rewards/test_math.py
     "components.rewards.mix.Mix": {"workers"},  # in tests/stages/test_rl_rewards.py and tests/rewards/test_isolated.py
@@ -149,6 +159,24 @@ def test_logs_and_checkpoints_leave_what_is_trained_as_it_is(inputs: Inputs, tmp
         choices = [{**settings, "log_every": a, "checkpoint_every": b} for a, b in ((1, 2), (50, 1000))]
         often, seldom = results(stage, inputs, tmp_path / name, choices)
         assert files(often) == files(seldom), name
+
+
+def test_how_many_prompts_are_drawn_at_once_leaves_what_is_sampled_as_it_is(inputs: Inputs, tmp_path: Path) -> None:
+    shared = {"engine": TorchEngine, "environment": Calculator(), "samples": 2, "max_new_tokens": 12}
+    judges = {"accuracy": Accuracy(), "language": consistency}
+    stages = {
+        "profile": (profile, {"accuracy": Accuracy()}),
+        "reject": (reject, {**judges, "prompts": 20}),
+        "evaluate": (evaluate, {**judges, "format": think_then_answer}),
+    }
+    for name, (stage, settings) in stages.items():
+        (tmp_path / name).mkdir()
+        choices = [{**settings, **shared, "checkpoint_every": n} for n in (3, 1000)]
+        few, all_at_once = results(stage, inputs, tmp_path / name, choices)
+        drawn = [len(list((folder / "checkpoints").rglob("*.json"))) for folder in (few, all_at_once)]
+        assert drawn[0] > 2 * drawn[1]
+        if torch.backends.mkl.is_available():
+            assert files(few) == files(all_at_once), name
 
 
 def test_threads_change_rl_by_rounding_only(run: RunStage, inputs: Inputs, tmp_path: Path) -> None:
