@@ -185,7 +185,8 @@ def _plan(options: argparse.Namespace) -> int:
     from flows.run import prepare
 
     prepared = prepare(options.overrides, options.config_dir)
-    plan = make_plan(prepared.specs, ArtifactStore(prepared.artifacts / "cache"))
+    store = ArtifactStore(prepared.artifacts / "cache")
+    plan = make_plan(prepared.specs, store, ignore_code=prepared.ignores_code)
     _console().print(plan_table(prepared.config.pipeline, plan))
     return 0
 

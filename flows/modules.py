@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.machinery
 import importlib.util
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -24,10 +25,18 @@ def find_source(module: str) -> Path | None:
         spec = importlib.machinery.PathFinder.find_spec(".".join(parts[: i + 1]), paths)
         if spec is None:
             return _source_by_finders(module)
-        paths = list(spec.submodule_search_locations or [])
+        paths = _folders(spec, paths, parts[i])
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         return None
     return Path(spec.origin)
+
+
+def _folders(spec: importlib.machinery.ModuleSpec, above: list[str] | None, name: str) -> list[str]:
+    """Where a package's modules lie."""
+    try:
+        return list(spec.submodule_search_locations or [])
+    except KeyError:  # a folder without __init__.py in one like it: importlib wants to have imported that one
+        return [str(folder) for path in above or sys.path if (folder := Path(path) / name).is_dir()]
 
 
 def _source_by_finders(module: str) -> Path | None:

@@ -14,6 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from components.runtime import Inputs, Interrupted, StageArtifact
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 State = Literal["reused", "done", "failed", "skipped", "interrupted"]
 # launch(spec, parents, claim) -> metrics: what `execute` calls if the stage has to be built.
 Launch = Callable[..., dict[str, Any]]
-Say = Callable[[str], None]
+Say = Callable[..., None]
 Execute = Callable[["StageSpec", Inputs, Launch, Say], StageArtifact]
 
 GRACE_S = 5.0  # after a stop, for stages that are not building (verifying, waiting for another run's lock)
@@ -214,10 +215,10 @@ class Driver:
             }
         )
 
-    def _say(self, name: str, text: str) -> None:
+    def _say(self, name: str, text: str, **more: Any) -> None:
         self._said[name] = text
         if not text.startswith(_TOLD_BY_THE_STATE):
-            self._emit({"event": "say", "stage": name, "text": text})
+            self._emit({"event": "say", "stage": name, "text": text, **more})
 
     def _attempt(self, spec: StageSpec) -> StageOutcome:
         """Everything that may happen to a stage, as an outcome."""
@@ -228,7 +229,7 @@ class Driver:
         state: State = "failed"
         artifact, why, details = None, "", ""
         try:
-            artifact = self._execute(spec, parents, self._launch, lambda text: self._say(spec.name, text))
+            artifact = self._execute(spec, parents, self._launch, partial(self._say, spec.name))
             state, why = ("reused", self._said.get(spec.name, "")) if artifact.cached else ("done", "")
         except Interrupted as error:
             state, why = "interrupted", str(error)

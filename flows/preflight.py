@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _STAGE_ARGUMENTS = ("inputs", "out")
 ORCHESTRATORS = ("prefect", "inline")
+CODE_CHOICES = ("check", "ignore")
 _EXAMPLES = {"seed": "0", "artifacts": "artifacts", "allow": "[my_package]"}
 _ROOM = 200 * 2**20  # bytes; less than this can't hold one run of the tiny default
 
@@ -63,7 +64,7 @@ def preflight_run(config: Config) -> None:
         ("artifacts", str, "a directory"),
         ("allow", list, "a list of packages"),
     ):
-        if type(root.get(key)) is not kind:
+        if type(root.get(key)) is not kind or root.get(key) == "":
             problems.append(
                 Problem(where, key, f"expects {text}", got=root.get(key), fix=f"set {key}={_EXAMPLES[key]}")
             )
@@ -71,12 +72,26 @@ def preflight_run(config: Config) -> None:
         problems.append(
             Problem(where, "orchestrator", "no such orchestrator", got=name, fix=did_you_mean(str(name), ORCHESTRATORS))
         )
+    problems += _cache_problems(root.get("cache"))
     if problems:
         raise BadInput(problems)
     if isinstance(tracking := root.get("tracking"), Mapping) and tracking:
         problems = check_node(where, "tracking", tracking, (*ALLOWED, *root["allow"]))[0]
     if problems:
         raise BadInput(problems)
+
+
+def _cache_problems(cache: Any) -> Iterator[Problem]:
+    if not isinstance(cache, Mapping | None):
+        yield Problem("configuration", "cache", "is not a mapping", got=cache, fix="write cache.code=ignore")
+        return
+    for key, value in (cache or {}).items():
+        if key != "code":
+            fix = did_you_mean(str(key), ["code"], "cache.")
+            yield Problem("configuration", f"cache.{key}", "no such setting", got=value, fix=fix)
+        elif value not in CODE_CHOICES:
+            fix = did_you_mean(str(value), CODE_CHOICES)
+            yield Problem("configuration", "cache.code", "no such choice", got=value, fix=fix)
 
 
 def check_node(

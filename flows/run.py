@@ -35,6 +35,11 @@ class Prepared:
     def allow(self) -> tuple[str, ...]:
         return tuple(self.config.root.get("allow") or ())
 
+    @property
+    def ignores_code(self) -> bool:
+        """Whether artifacts of other source files are good enough (``cache.code=ignore``)."""
+        return (self.config.root.get("cache") or {}).get("code") == "ignore"
+
 
 def prepare(overrides: Sequence[str], config_dir: Path | None = None) -> Prepared:
     """Compose and check a run; nothing is built.
@@ -86,7 +91,9 @@ def run(overrides: Sequence[str], config_dir: Path | None = None, *, quiet: bool
         ):
             driver = Driver(
                 prepared.specs,
-                lambda spec, parents, launch, say: run_stage(spec, parents, store, launch, say),
+                lambda spec, parents, launch, say: run_stage(
+                    spec, parents, store, launch, say, ignore_code=prepared.ignores_code
+                ),
                 emit=emit,
                 stop=stop,
                 allow=(*ALLOWED, *prepared.allow),

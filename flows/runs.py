@@ -66,6 +66,7 @@ class RunRecord:
             "overrides": [redact(text) for text in config.overrides],
             "config": config.unresolved,
             "seed": config.root.get("seed", 0),
+            "cache": dict(config.root.get("cache") or {}),
             "sweep": sweep,
             "git": _git_revision(),
             "python": platform.python_version(),
@@ -95,6 +96,8 @@ class RunRecord:
                 if event.get(k) not in (None, "", {})
             }
             self._update(self.content["stages"][event["stage"]], {**found, **_jsonable(artifact)})
+        elif event.get("event") == "say" and event.get("code_ignored") and event.get("stage") in self.content["stages"]:
+            self._update(self.content["stages"][event["stage"]], {"code_ignored": event["code_ignored"]})
         elif event.get("event") == "address":
             self._update(self.content["addresses"], {str(event["name"]): str(event["url"])})
 
