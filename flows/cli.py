@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from flows import cache
 from flows.errors import BadInput, did_you_mean
 
 DESCRIPTION = """\
@@ -151,9 +152,7 @@ def _define_chat(parser: argparse.ArgumentParser) -> None:
 
 def _define_cache(parser: argparse.ArgumentParser) -> None:
     _define_artifacts(parser)
-    parser.add_argument(
-        "what", choices=("ls", "verify"), help="ls: list; verify: check every byte, set damaged ones aside"
-    )
+    cache.define(parser)
 
 
 def _positive(text: str) -> int:
@@ -253,14 +252,7 @@ def _chat(options: argparse.Namespace) -> int:
 
 
 def _cache(options: argparse.Namespace) -> int:
-    from components.artifacts import ArtifactStore
-    from flows.status import artifacts_table, verify_cache
-
-    if options.what == "verify":
-        return verify_cache(options.artifacts, _console())
-    store = ArtifactStore(options.artifacts / "cache")
-    _console().print(artifacts_table(store.ls(), store.drafts()))
-    return 0
+    return cache.command(options, _console())
 
 
 def _console() -> Any:
@@ -278,7 +270,7 @@ _COMMANDS: dict[str, tuple[str, _Define, Callable[[argparse.Namespace], int]]] =
     "report": ("Print a run's evaluation table and where its report lies.", _define_report, _report),
     "ui": ("Open the workflow and tracking interfaces of this directory's runs.", _define_ui, _ui),
     "chat": ("Talk to a trained model; reads lines from standard input.", _define_chat, _chat),
-    "cache": ("List the store of finished stages, or verify it.", _define_cache, _cache),
+    "cache": ("List, verify, clean, pin, export or import finished stages.", _define_cache, _cache),
 }
 
 

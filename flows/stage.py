@@ -135,9 +135,7 @@ def own_changes(spec: StageSpec, known: Parents, store: ArtifactStore) -> list[s
     return _nearest(spec, known, source_files(targets(spec)), store)
 
 
-def _nearest(
-    spec: StageSpec, known: Parents, source: Mapping[str, str], store: ArtifactStore
-) -> list[str] | None:
+def _nearest(spec: StageSpec, known: Parents, source: Mapping[str, str], store: ArtifactStore) -> list[str] | None:
     parents = {name: _parent(known[name]) if name in known else None for name in spec.inputs}
     new = _manifest_spec(spec, source) | {"parents": parents}
     nearest: list[str] | None = None

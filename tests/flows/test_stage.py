@@ -133,7 +133,10 @@ def test_a_setting_json_cannot_hold_is_named():
 
 
 def test_the_code_of_a_stage_is_its_function_and_every_node_that_is_not_run_only():
-    spec = with_settings(engine={"_target_": "components.types.Rollout", "logging": {"_target_": "my.logger"}}, a=[{"b": {"_target_": "components.types.Group"}}])
+    spec = with_settings(
+        engine={"_target_": "components.types.Rollout", "logging": {"_target_": "my.logger"}},
+        a=[{"b": {"_target_": "components.types.Group"}}],
+    )
     assert targets(spec) == [
         "components.rng.derive",
         "components.types.Group",
