@@ -100,6 +100,15 @@ def _flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:
                 yield from _flat(inner)
 
 
+def literal(module: str, name: str) -> Any:
+    """The value of a constant that is written out in a module; None if there is none."""
+    try:
+        value = getattr(top_names(module).get(name), "value", None)
+        return None if value is None else ast.literal_eval(value)
+    except (ValueError, TypeError):
+        return None
+
+
 def look_up(module: str, name: str, depth: int) -> Any:
     """The definition ``name`` stands for in ``module``, re-exports followed; None if absent, DYNAMIC if unreadable."""
     statement = top_names(module).get(name)

@@ -58,6 +58,8 @@ def patched(config: Config, where: str, path: str, node: Any, patch: Any) -> Any
         if isinstance(patch, str) and group in config.groups and isinstance(node, Mapping | None):
             return _option(config, where, path, group, patch)
         return patch
+    if not patch and path and not (isinstance(node, Mapping) and "_target_" in node):
+        return {}  # a plain mapping that is written out as empty; merging would change nothing
     if OPTION in patch:
         group, option = path.rpartition(".")[2], patch[OPTION]
         is_option = isinstance(node, Mapping | None) or option in config.groups.options[group]

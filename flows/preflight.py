@@ -11,8 +11,6 @@ module is imported.
 from __future__ import annotations
 
 import dataclasses
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,9 +20,11 @@ from flows.build import ALLOWED, is_allowed
 from flows.checks import component_problems, figure_problems
 from flows.errors import BadInput, Problem, did_you_mean, short
 from flows.launch import make_launcher
+from flows.place import store_problems
 from flows.signature import NoSuchTarget, Signature, read_signature
 from flows.stage import StageSpec
 from flows.values import canonical, type_problem
+from flows.wiring import wiring_problems
 
 if TYPE_CHECKING:
     from flows.compose import Config
@@ -33,7 +33,6 @@ _STAGE_ARGUMENTS = ("inputs", "out")
 ORCHESTRATORS = ("prefect", "inline")
 CODE_CHOICES = ("check", "ignore")
 _EXAMPLES = {"seed": "0", "artifacts": "artifacts", "allow": "[my_package]"}
-_ROOM = 200 * 2**20  # bytes; less than this can't hold one run of the tiny default
 
 
 def preflight(
@@ -44,13 +43,13 @@ def preflight(
     Raises: BadInput with everything that is wrong; the same problem in several stages is told once.
     """
     allowed = (*ALLOWED, *allow)
-    problems = [*_store_problems(artifacts)] if artifacts is not None else []
+    problems = [*store_problems(artifacts)] if artifacts is not None else []
     checked = []
     for spec in specs:
         found, settings = _stage(spec, allowed)
         problems += found
         checked.append(_with_settings(spec, settings))
-    if problems:
+    if problems := [*problems, *wiring_problems(specs)]:
         raise BadInput(_told_once(problems))
     return checked
 
@@ -108,7 +107,8 @@ def check_node(
     problems, values = _settings(where, key, node, signature, allow, skip=(), partial=bool(node.get("_partial_")))
     if not problems:
         figures = {**signature.defaults, **node}
-        problems = [*figure_problems(where, key, figures), *component_problems(where, key, target, values, None)]
+        checked = {**signature.defaults, **values}
+        problems = [*figure_problems(where, key, figures), *component_problems(where, key, target, checked, None)]
     return problems, {**{k: node[k] for k in SPECIAL if k in node}, **values}
 
 
@@ -224,32 +224,6 @@ def _input_nodes(where: str, node: Any, inputs: Mapping[str, str], key: str = ""
     elif isinstance(node, list):
         for i, value in enumerate(node):
             yield from _input_nodes(where, value, inputs, _join(key, str(i)))
-
-
-def _store_problems(artifacts: Path) -> Iterator[Problem]:
-    """The directory for artifacts can be written and has room."""
-    there = next(path for path in (artifacts, *artifacts.absolute().parents) if path.exists())
-    try:
-        with tempfile.TemporaryFile(dir=there) as probe:  # leaves nothing, not even for a moment where it has no name
-            probe.write(b"\0")
-    except OSError as error:
-        yield Problem(
-            "configuration",
-            "artifacts",
-            f"can't be written: {error.strerror}",
-            got=str(artifacts),
-            fix="set artifacts=DIR to a directory you may write",
-        )
-        return
-    free = shutil.disk_usage(there).free
-    if free < _ROOM:
-        yield Problem(
-            "configuration",
-            "artifacts",
-            f"has {free // 2**20} MiB free, too little for a run",
-            got=str(artifacts),
-            fix=f"free at least {_ROOM // 2**20} MiB or set artifacts=DIR",
-        )
 
 
 def _with_settings(spec: StageSpec, settings: Mapping[str, Any]) -> StageSpec:

@@ -7,12 +7,11 @@ unless their module says so: ``RUN_ONLY = ("workers",)``.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from flows.modules import find_source, top_names
+from flows.modules import find_source, literal
 
 RUN_ONLY: frozenset[str] = frozenset(
     {
@@ -50,8 +49,4 @@ def run_only(target: str) -> frozenset[str]:
     module = target.rpartition(".")[0]
     if not module or find_source(module) is None:
         return frozenset()
-    declared = getattr(top_names(module).get("RUN_ONLY"), "value", None)
-    try:
-        return frozenset(map(str, ast.literal_eval(declared))) if declared is not None else frozenset()
-    except (ValueError, TypeError):
-        return frozenset()
+    return frozenset(map(str, literal(module, "RUN_ONLY") or ()))
