@@ -133,7 +133,7 @@ def component_problems(
     check = _check_function(target, is_stage=inputs is not None)
     if check is None:
         return []
-    given = (_with_defaults(settings), inputs or {}, processes, {})
+    given = (with_defaults(settings), inputs or {}, processes, {})
     return _told(check(*given[: _positional(check)]), where, key)
 
 
@@ -149,7 +149,7 @@ def supply_problems(
     if check is None or _positional(check) < 4:
         return []
     settings = {**read_signature(target).defaults, **settings}
-    return _told(check(_with_defaults(settings), inputs, 1, contents), where, "")
+    return _told(check(with_defaults(settings), inputs, 1, contents), where, "")
 
 
 def _positional(check: Callable[..., list[str]]) -> int:
@@ -167,25 +167,30 @@ def _told(lines: list[str], where: str, key: str) -> list[Problem]:
     return problems
 
 
-def _with_defaults(value: Any) -> Any:
+def with_defaults(value: Any) -> Any:
+    """Settings with the defaults of the components inside them, as far as these are written as plain values."""
     if isinstance(value, list):
-        return [_with_defaults(item) for item in value]
+        return [with_defaults(item) for item in value]
     if not isinstance(value, Mapping):
         return value
-    given = {key: _with_defaults(item) for key, item in value.items()}
+    given = {key: with_defaults(item) for key, item in value.items()}
     return {**read_signature(value["_target_"]).defaults, **given} if "_target_" in value else given
 
 
-@cache
 def _check_function(target: str, is_stage: bool) -> Callable[..., list[str]] | None:
+    return own_function(target, "check") or (own_function(target, "check", alone=True) if is_stage else None)
+
+
+@cache
+def own_function(target: str, kind: str, alone: bool = False) -> Callable[..., list[str]] | None:
+    """The function ``<name>_<kind>`` next to a component, with ``alone`` the one that is just called ``<kind>``."""
     module, name = split_target(target)
     snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
-    names = top_names(module)
-    found = next((n for n in (f"{snake}_check", *(["check"] if is_stage else [])) if n in names), None)
-    if found is None:
+    found = kind if alone else f"{snake}_{kind}"
+    if found not in top_names(module):
         return None
-    alone = _from_source(module, found)
-    return alone if alone is not None else getattr(importlib.import_module(module), found)
+    light = _from_source(module, found)
+    return light if light is not None else getattr(importlib.import_module(module), found)
 
 
 def _from_source(module: str, function: str) -> Callable[..., list[str]] | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from flows import cache
 from flows.errors import BadInput, did_you_mean
+from flows.output import sturdy_output
 
 DESCRIPTION = """\
 r1flow runs DeepSeek-R1's post-training pipeline: cold start, reinforcement learning on verifiable rewards,
@@ -41,16 +42,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # the user's own components, after the installed packages
+    with sturdy_output() as output:
+        code = _answered(arguments)
+        output.flush()
+        if output.problem:
+            print(f"r1flow: the output can't be written: {output.problem}.", file=sys.stderr)
+            return code if arguments[:1] == ["run"] else code or 1
+        return code
+
+
+def _answered(arguments: list[str]) -> int:
     try:
         return _dispatch(arguments)
     except BadInput as error:
         print("\n".join(error.lines()), file=sys.stderr)
         return 2
+    except SyntaxError as error:  # of the user's own components, whose source is read before anything runs
+        print(f"{error.filename}:{error.lineno}: is not Python: {error.msg}. Fix: correct the file.", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -180,10 +191,13 @@ def _plan(options: argparse.Namespace) -> int:
     if options.config:
         return _print_config(options)
     from components.artifacts import ArtifactStore
+    from flows.notes import notes
     from flows.plan import make_plan, plan_table
     from flows.run import prepare
 
     prepared = prepare(options.overrides, options.config_dir)
+    for note in notes(prepared.config, prepared.specs):
+        print(f"note: {note}", file=sys.stderr)
     store = ArtifactStore(prepared.artifacts / "cache")
     plan = make_plan(prepared.specs, store, ignore_code=prepared.ignores_code)
     _console().print(plan_table(prepared.config.pipeline, plan))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import importlib.machinery
 import importlib.util
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -18,25 +17,20 @@ from flows.errors import did_you_mean
 @cache
 def find_source(module: str) -> Path | None:
     """File of a module, found without importing its parent packages."""
-    paths: list[str] | None = None
-    spec = None
-    parts = module.split(".")
-    for i in range(len(parts)):
-        spec = importlib.machinery.PathFinder.find_spec(".".join(parts[: i + 1]), paths)
-        if spec is None:
+    top, *rest = module.split(".")
+    spec = importlib.machinery.PathFinder.find_spec(top)
+    if spec is None:
+        return _source_by_finders(module)
+    found = Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
+    folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
+    for part in rest:  # by hand: below a folder without __init__.py, importlib wants to have imported that folder
+        package = next((file for f in folders if (file := f / part / "__init__.py").is_file()), None)
+        found = package or next((file for f in folders if (file := f / f"{part}.py").is_file()), None)
+        inside = [f / part for f in folders if (f / part).is_dir()]
+        folders = [package.parent] if package else [] if found else inside
+        if found is None and not folders:
             return _source_by_finders(module)
-        paths = _folders(spec, paths, parts[i])
-    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
-        return None
-    return Path(spec.origin)
-
-
-def _folders(spec: importlib.machinery.ModuleSpec, above: list[str] | None, name: str) -> list[str]:
-    """Where a package's modules lie."""
-    try:
-        return list(spec.submodule_search_locations or [])
-    except KeyError:  # a folder without __init__.py in one like it: importlib wants to have imported that one
-        return [str(folder) for path in above or sys.path if (folder := Path(path) / name).is_dir()]
+    return found
 
 
 def _source_by_finders(module: str) -> Path | None:

@@ -97,8 +97,8 @@ def _unknown(where: str, path: str, key: str, node: Mapping[str, Any]) -> Proble
         allowed |= {"seed"} if not path else set()
         if signature.open or key in allowed or key in SPECIAL:
             return None
-    elif not node or (path == "inputs" and nearest(key, node) is None):
-        return None  # a further input may have any name, but not one that looks misspelt
+    elif nearest(key, node) is None:
+        return None  # a further input, quota, term may have any name, but not one that looks misspelt
     return Problem(where, inner, f"no such setting {key!r}", fix=did_you_mean(key, allowed, f"{path}." if path else ""))
 
 

@@ -14,7 +14,9 @@ from typing import Any
 from flows.build import ALLOW_VARIABLE, ALLOWED, build, stage_specs
 from flows.compose import Config, compose
 from flows.content import with_content
+from flows.notes import notes
 from flows.preflight import preflight, preflight_run
+from flows.redact import redact
 from flows.stage import StageSpec, run_stage
 
 Listener = Callable[[Mapping[str, Any]], None]
@@ -60,8 +62,8 @@ def run(overrides: Sequence[str], config_dir: Path | None = None, *, quiet: bool
     Raises: BadInput, before anything was built.
     """
     prepared = prepare(overrides, config_dir)
-    for key in unused_choices(prepared.config):
-        print(f"note: no stage of pipeline {prepared.config.pipeline} uses {key}", file=sys.stderr)
+    for note in notes(prepared.config, prepared.specs):
+        print(f"note: {note}", file=sys.stderr)
     from components.artifacts import ArtifactStore
     from components.tracking.console import ConsoleView
     from components.tracking.jsonl import EventLog
@@ -77,6 +79,8 @@ def run(overrides: Sequence[str], config_dir: Path | None = None, *, quiet: bool
     if any("torchrun" in str(spec.launcher.get("_target_")) for spec in new):
         warm_up()  # something has to be built: torch is loaded while the trackers start
     record = RunRecord.start(prepared.artifacts, prepared.config, prepared.specs, sweep)
+    if (uri := os.environ.get("MLFLOW_TRACKING_URI")) and prepared.config.root.get("tracking"):
+        record({"address": {"MLflow": redact(uri)}})
     store = ArtifactStore(prepared.artifacts / "cache", run=record.id)
     state, code = "failed", 1
     try:
@@ -113,14 +117,6 @@ def _orchestrated(prepared: Prepared, run: str, events: Any) -> contextlib.Abstr
     from flows.prefect_listener import recorded_in_prefect
 
     return recorded_in_prefect(prepared.artifacts / "prefect", run, events)
-
-
-def unused_choices(config: Config) -> list[str]:
-    """Overrides that reach nothing: the group they set is used by no stage of this pipeline."""
-    for_the_run = {"pipeline", "experiment", "launcher", "tracking", "hydra"}
-    used = set().union(*config.references.values()) | for_the_run
-    touched = {text.lstrip("+~").partition("=")[0].split(".")[0].split("@")[0] for text in config.overrides}
-    return sorted(key for key in touched if key in config.groups and key not in used)
 
 
 def _header(prepared: Prepared, record: Any) -> dict[str, Any]:

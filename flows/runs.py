@@ -128,8 +128,8 @@ class RunRecord:
             self._update(self.content["stages"][event["stage"]], {**found, **_jsonable(artifact)})
         elif event.get("event") == "say" and event.get("code_ignored") and event.get("stage") in self.content["stages"]:
             self._update(self.content["stages"][event["stage"]], {"code_ignored": event["code_ignored"]})
-        elif event.get("event") == "address":
-            self._update(self.content["addresses"], {str(event["name"]): str(event["url"])})
+        elif isinstance(event.get("address"), Mapping):
+            self._update(self.content["addresses"], {str(k): str(v) for k, v in event["address"].items()})
 
     def finish(self, state: str, exit_code: int) -> None:
         """Write how the run ended and release the lock."""

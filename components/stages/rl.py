@@ -160,12 +160,26 @@ def rl_check(
             got = f"{wanted} prompts a step, and the data have {kinds[name]}"
             problems.append(f"quotas.{name}: {got}. Fix: lower it, or give more rows")
     if not settings.get("quotas") or any(n < 1 for n in settings["quotas"].values()):
-        problems.append(f"quotas: needs at least one prompt of each kind (got {settings.get('quotas')})")
+        problems.append(
+            f"quotas: needs at least one prompt of each kind (got {settings.get('quotas')}). Fix: 32 is usual"
+        )
     elif (prompts := sum(settings["quotas"].values())) < processes:
         problems.append(
             f"quotas: {prompts} prompts a step for {processes} processes. Fix: raise them or set launcher.processes=1"
         )
     return problems
+
+
+def rl_notes(settings: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+    """What was set for this stage and has no effect."""
+    beta, kl = given.get("beta"), settings["algorithm"].get("kl")
+    if not beta or not isinstance(beta, int | float):
+        return []
+    if kl is None:
+        return [f"beta={beta} has no effect: this algorithm has no KL term. Fix: leave it out, or set algorithm.kl"]
+    if kl.get("beta") is not None:
+        return [f"beta={beta} has no effect: the KL term has its own, {kl['beta']}. Fix: set algorithm.kl.beta"]
+    return []
 
 
 @dataclass
