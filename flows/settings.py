@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from flows.errors import BadInput, Problem, did_you_mean
+from flows.errors import BadInput, Problem, did_you_mean, nearest
 
 COMMAND_LINE = "command line"
 OPTION, DELETE = "_option_", "_delete_"
@@ -245,6 +245,7 @@ def _is_literal(text: str) -> bool:
 def _root_override(o: Override, root: Mapping[str, Any]) -> str | Problem:
     """Let through a key that exists or that the component around it accepts; `flows.preflight` checks the rest."""
     node: Any = root
+    owner: Any = {}  # what holds `node`
     for i, part in enumerate(o.path):
         if not isinstance(node, Mapping):
             if node is None or isinstance(node, list) or "${" in str(node):
@@ -252,13 +253,16 @@ def _root_override(o: Override, root: Mapping[str, Any]) -> str | Problem:
             where = ".".join(o.path[:i])
             return Problem(COMMAND_LINE, o.key, f"{where} is a value, it has no keys", fix=f"write {where}=…")
         if part in node:
-            node = node[part]
+            owner, node = node, node[part]
             continue
         accepted = [k for k in node if not k.startswith("_")]
         if "_target_" in node:
             return f"++{o.key}={o.value}" if o.sign != "~" else _unknown(o, i, accepted)
+        if "_target_" in owner and o.sign != "~" and nearest(part, accepted) is None:
+            return f"++{o.key}={o.value}"  # names of the user's own: columns, quotas
         return o.text if o.sign.startswith("+") else _unknown(o, i, accepted)
-    return o.text if o.sign != "+" else f"++{o.key}={o.value}"
+    merges = isinstance(node, Mapping) and o.sign == "" and (o.value or "").lstrip().startswith("{")
+    return f"++{o.key}={o.value}" if merges or o.sign == "+" else o.text
 
 
 def _unknown(o: Override, i: int, accepted: list[str]) -> Problem:

@@ -104,6 +104,8 @@ def _rest(node: Node, group_size: int | None) -> Iterator[str]:
     yield from group_problems(node, group_size)
     if advantage == _GAE and critic is None:
         yield "advantage: gae needs a critic. Fix: set critic to a components.losses.value.Critic"
+    if critic is not None and (steps := critic.get("warmup_steps") or 0) < 0:
+        yield f"critic: warmup_steps={steps} is negative. Fix: use 0 for none"
     if critic is not None and advantage.startswith(_HERE) and advantage != _GAE:
         yield f"critic: advantage {_short(advantage)} takes no value, so nothing uses it. Fix: set critic to null"
     for name in ("dynamic_sampling", "ref_refresh_every", "positive_nll"):

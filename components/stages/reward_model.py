@@ -22,6 +22,9 @@ from components.stages.pairs import read_pairs, record_ranking
 from components.stages.train import train
 from components.types import Example, Preference
 
+TAKES = {"model": "model", "preferences": "preferences"}
+GIVES = ("reward_model",)
+
 
 def reward_model(
     inputs: Inputs,

@@ -1,5 +1,6 @@
 """Every kind of bad input gives one line that names key, value and remedy, before anything runs."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -139,8 +140,15 @@ def test_only_the_first_twenty_problems_are_shown():
 
 def test_a_directory_that_cannot_be_written_is_found_before_the_run(conf, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(BadInput, match="artifacts: can't be written"):
+    with pytest.raises(BadInput, match="artifacts: is not a directory"):
         check(conf, artifacts=tmp_path / "file" / "artifacts")
+    if os.getuid() == 0:  # to whom everything is writable
+        with pytest.raises(BadInput, match="artifacts: can't be written"):
+            check(conf, artifacts=Path("/proc/artifacts"))
+    else:
+        (tmp_path / "closed").mkdir(mode=0o500)
+        with pytest.raises(BadInput, match="artifacts: can't be written"):
+            check(conf, artifacts=tmp_path / "closed" / "artifacts")
 
 
 def test_whole_numbers_become_floats_where_the_signature_says_so(conf):
