@@ -173,7 +173,8 @@ def new_directory(parent: Path) -> Path:
 
 def list_runs(artifacts: Path) -> list[dict[str, Any]]:
     """Records of all runs, oldest first. A run that says "running" without a process behind it reads "killed"."""
-    return [record for file in sorted((artifacts / "runs").glob("*/run.json")) if (record := _read(file)) is not None]
+    records = [record for file in (artifacts / "runs").glob("*/run.json") if (record := _read(file)) is not None]
+    return sorted(records, key=lambda record: (str(record["id"])[:15], record["started"]))  # ids end in a word
 
 
 def find_run(artifacts: Path, name: str | None = None) -> dict[str, Any]:
@@ -241,4 +242,4 @@ def _jsonable(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

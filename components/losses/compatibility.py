@@ -127,7 +127,7 @@ _FIGURES: Mapping[str, Mapping[str, tuple[Callable[[float], bool], str]]] = {
     f"{_HERE}mismatch.mis": {"bound": _FROM_ONE},
     f"{_HERE}overlong.Overlong": {"buffer_share": (lambda x: 0 < x <= 1, "must lie in (0, 1]")},
     f"{_HERE}entropy.Entropy": {"coef": _FROM_ZERO, "step": _FROM_ZERO},
-    f"{_HERE}value.Critic": {"lam": _SHARE, "clip": _POSITIVE, "coef": _POSITIVE, "warmup_steps": _FROM_ZERO},
+    f"{_HERE}value.Critic": {"lam": _SHARE, "clip": _POSITIVE, "coef": _POSITIVE},
 }
 
 
