@@ -46,8 +46,9 @@ def pack(rollout: Rollout) -> list[Any]:
 
 def unpack(row: Sequence[Any]) -> Rollout:
     """The rollout that `pack` was given. Raises TypeError or ValueError for anything else."""
-    values = dict(zip(_FIELDS, row, strict=True))
-    return Rollout(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+    named = zip(_FIELDS, row, strict=True)
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in named}
+    return Rollout(**values)
 
 
 def write_rows(path: Path, records: Sequence[Mapping[str, Any]]) -> None:

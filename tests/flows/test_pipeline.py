@@ -15,8 +15,9 @@ import pytest
 from components.artifacts import ArtifactStore
 from components.runtime import StageArtifact
 from flows.launch.events import Emit
-from flows.pipeline import Driver, RunResult, Slots
+from flows.pipeline import Driver, RunResult
 from flows.signals import Stop
+from flows.slots import Slots
 from flows.stage import StageSpec, run_stage
 
 pytestmark = pytest.mark.timeout(180)
