@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from components.runtime import Inputs, Interrupted, StageArtifact
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 State = Literal["reused", "done", "failed", "skipped", "interrupted"]
 # launch(spec, parents, claim) -> metrics: what `execute` calls if the stage has to be built.
 Launch = Callable[..., dict[str, Any]]
-Say = Callable[[str], None]
+Say = Callable[..., None]
 Execute = Callable[["StageSpec", Inputs, Launch, Say], StageArtifact]
 
 LONGEST_WAIT_S = 60.0  # between two tries of a stage
@@ -189,10 +190,10 @@ class Driver:
             }
         )
 
-    def _say(self, name: str, text: str) -> None:
+    def _say(self, name: str, text: str, **more: Any) -> None:
         self._said[name] = text
         if not text.startswith(_TOLD_BY_THE_STATE):
-            self._emit({"event": "say", "stage": name, "text": text})
+            self._emit({"event": "say", "stage": name, "text": text, **more})
 
     def _of_a_stage(self, event: dict[str, Any]) -> None:
         """Pass on what a stage tells; a step that is done again after a fault was logged the first time."""
@@ -223,7 +224,7 @@ class Driver:
         state: State = "failed"
         artifact, why, details, transient = None, "", "", False
         try:
-            artifact = self._execute(spec, parents, self._launch, lambda text: self._say(spec.name, text))
+            artifact = self._execute(spec, parents, self._launch, partial(self._say, spec.name))
             state, why = ("reused", self._said.get(spec.name, "")) if artifact.cached else ("done", "")
         except Interrupted as error:
             state, why = "interrupted", str(error)

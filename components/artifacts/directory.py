@@ -75,7 +75,7 @@ def commit_directory(
     manifest = {"schema": SCHEMA, **extra, "files": dict(sorted(files.items())), "digest": content_digest(files)}
     manifest["seal"] = _seal(manifest)
     write_durably(temporary / MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=True, allow_nan=False) + "\n")
-    _publish(temporary, final, drop)
+    publish_directory(temporary, final, drop)
     return manifest
 
 
@@ -87,11 +87,12 @@ def finish_directory(temporary: Path, final: Path, *, drop: Iterable[str] = ()) 
         manifest = load_directory(temporary, full=True, ignore=drop)
     except Damaged:
         return None
-    _publish(temporary, final, tuple(drop))
+    publish_directory(temporary, final, tuple(drop))
     return manifest
 
 
-def _publish(temporary: Path, final: Path, drop: tuple[str, ...]) -> None:
+def publish_directory(temporary: Path, final: Path, drop: tuple[str, ...] = ()) -> None:
+    """The last step of a commit: rename a directory whose files and manifest are durable into place."""
     for name in drop:
         remove_tree(temporary / name)
     sync_directory(temporary)
@@ -124,10 +125,7 @@ def load_directory(
     """
     path = Path(path)
     manifest = read_manifest(path)
-    try:
-        expected = {name: (entry["sha256"], entry["size"]) for name, entry in manifest["files"].items()}
-    except (KeyError, TypeError, AttributeError) as error:
-        raise Damaged(path, f"{MANIFEST}: no usable list of files ({error!r})") from error
+    expected = listed_files(path, manifest)
     present = dict(walk(path, skip=(MANIFEST, *ignore)))
     if missing := sorted(expected.keys() - present.keys()):
         raise Damaged(path, f"{missing[0]}: missing{_others(missing)}")
@@ -142,6 +140,14 @@ def load_directory(
         ):
             raise Damaged(path, f"{name}: content does not have the sha256 of the manifest")
     return manifest
+
+
+def listed_files(path: Path, manifest: Mapping[str, Any]) -> dict[str, tuple[str, int]]:
+    """(sha256, size) of every file that a manifest lists. Raises: Damaged."""
+    try:
+        return {name: (entry["sha256"], entry["size"]) for name, entry in manifest["files"].items()}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise Damaged(path, f"{MANIFEST}: no usable list of files ({error!r})") from error
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

@@ -1,13 +1,12 @@
 """From a per-token loss [N, T] to one number, exactly, however the update was cut into micro-batches.
 
 Every function divides by counts of the *whole* update over all ranks, never by those of the micro-batch, so that the
-micro-batches' results (and gradients) simply add up. A rollout without tokens contributes 0.
+micro-batches' results (and gradients) simply add up. x is 0 where masked; a rollout without tokens contributes 0.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -56,12 +55,12 @@ class GlobalCounts:
 def sequence_mean(x: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], counts: GlobalCounts) -> Float[Tensor, ""]:
     """1/N Σ_i 1/|o_i| Σ_t x: every rollout weighs the same, so a token of a long one weighs less (arXiv:2402.03300)."""
     lengths = mask.sum(-1).clamp(min=1)
-    return (_masked(x, mask).sum(-1) / lengths).sum() / max(counts.rollouts, 1)
+    return (x.sum(-1) / lengths).sum() / max(counts.rollouts, 1)
 
 
 def token_mean(x: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], counts: GlobalCounts) -> Float[Tensor, ""]:
     """Σ_i Σ_t x / Σ_i |o_i|: every token of the update weighs the same (arXiv:2503.14476 §3.3)."""
-    return _masked(x, mask).sum() / max(counts.tokens, 1)
+    return x.sum() / max(counts.tokens, 1)
 
 
 def constant(
@@ -72,14 +71,9 @@ def constant(
     Args:
         length: L; None takes ``counts.max_length``.
     """
-    return _masked(x, mask).sum() / max(counts.rollouts * (length or counts.max_length), 1)
+    return x.sum() / max(counts.rollouts * (length or counts.max_length), 1)
 
 
 def sequence_sum(x: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], counts: GlobalCounts) -> Float[Tensor, ""]:
     """1/N Σ_i Σ_t x: the log-probability of a whole response, averaged over rollouts (arXiv:2402.14740)."""
-    return _masked(x, mask).sum() / max(counts.rollouts, 1)
-
-
-def _masked(x: Tensor, mask: Tensor) -> Tensor:
-    # where, not a product: padding may hold inf, and 0·inf is NaN.
-    return torch.where(mask.bool(), x, 0.0)
+    return x.sum() / max(counts.rollouts, 1)

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from components.losses.ratio import finite, masked_mean, token
+from components.losses.ratio import finite, masked_mean
 from components.losses.surrogate import MAX_LOG_RATIO
 
 
@@ -48,10 +48,11 @@ def mis(
 def gap(
     logp_old: Float[Tensor, "N T"], logp_engine: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]
 ) -> dict[str, Tensor]:
-    """Σ of |log w| and of w − 1 − log w (KL of engine to trainer) over tokens, and the largest |log w|."""
+    """Σ of |log w| and of w − 1 − log w (KL of engine to trainer), the tokens summed over, and the largest |log w|."""
     log_weight = _log_weight(logp_old, logp_engine, mask).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     size = log_weight.abs()
     return {
+        "gap_tokens": mask.sum(),
         "gap": size.sum(),
         "gap_kl": (torch.expm1(log_weight) - log_weight).sum(),
         "gap_max": size.max() if size.numel() else size.sum(),
@@ -59,7 +60,7 @@ def gap(
 
 
 def _log_weight(logp_old: Tensor, logp_engine: Tensor, mask: Tensor) -> Tensor:
-    return token(finite(logp_old.detach()), finite(logp_engine.detach()), mask)
+    return torch.where(mask.bool(), finite(logp_old.detach()) - finite(logp_engine.detach()), 0.0)
 
 
 def _weight(log_weight: Tensor) -> Tensor:

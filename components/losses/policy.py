@@ -40,7 +40,7 @@ class Algorithm:
 
     Attributes:
         advantage: a function of `components.losses.advantage`; gets the arguments that its signature names.
-        ratio: (logp, logp_old, mask) → log-ratio [N, T].
+        ratio: (logp, logp_old, mask) → log-ratio [N, T], or [N, 1] of whole rollouts.
         surrogate: a function of `components.losses.surrogate`; gets the arguments that its signature names.
         aggregate: (x, mask, counts) → scalar.
         kl: penalty towards the reference policy; None for none.
@@ -89,6 +89,10 @@ class Algorithm:
         if self.kl is None:
             return 0.0
         return (stage_beta or 0.0) if self.kl.beta is None else self.kl.beta
+
+    def suggested(self, name: str, given: float | None, otherwise: float) -> float:
+        """A figure that the stage owns: what it was given, else what goes with the algorithm, else ``otherwise``."""
+        return self.suggests.get(name, otherwise) if given is None else given
 
     def needs_reference(self, stage_beta: float | None = None) -> bool:
         return self.beta(stage_beta) != 0
@@ -162,7 +166,8 @@ class Algorithm:
             )
         if group.is_floating_point():
             raise ValueError(f"advantages: group must hold integer ids, got {group.dtype}")
-        reward, available = reward.detach(), {"group": group, "valid": valid.bool(), "all_reduce": all_reduce}
+        reward = reward.detach() if reward.is_floating_point() else reward.float()
+        available = {"group": group, "valid": valid.bool(), "all_reduce": all_reduce}
         if mask is not None:
             available["mask"] = mask.bool()
         if value is not None:
@@ -215,6 +220,10 @@ class Algorithm:
                 f"loss: logp, logp_old and mask must be [N, T], got {tuple(logp.shape)}, "
                 f"{tuple(logp_old.shape)}, {tuple(mask.shape)}"
             )
+        if advantage.shape not in (logp.shape, logp.shape[:1]):
+            raise ValueError(
+                f"loss: advantage must be [N] or [N, T] of {tuple(logp.shape)}, got {tuple(advantage.shape)}"
+            )
         mask = mask.bool()
         # Masked once, here: padding may hold anything, NaN included.
         inside = mask.to(torch.promote_types(logp.dtype, torch.float32))
@@ -222,15 +231,15 @@ class Algorithm:
         ref_logp = None if ref_logp is None else ratio.clean(ref_logp.detach(), mask, inside)
         entropy = None if entropy is None else torch.where(mask, entropy, 0.0)
         advantage = advantage.detach().to(logp.dtype)
-        advantage = inside * advantage[:, None] if advantage.ndim == 1 else torch.where(mask, advantage, 0.0)
-        lengths, log_ratio = inside.sum(-1), self.ratio(logp, logp_old, mask)
+        advantage = advantage[:, None] if advantage.ndim == 1 else torch.where(mask, advantage, 0.0)
+        log_ratio = self.ratio(logp, logp_old, mask)
+        drift = log_ratio.detach() if supply.base(self.ratio) is ratio.token else logp.detach() - logp_old
         at = {"advantage": advantage, "mask": mask}
-        tokens = supply.call(self.surrogate, {"log_ratio": log_ratio, "logp": logp, **at})
+        tokens = supply.call(self.surrogate, {"log_ratio": log_ratio, "logp": logp, **at}) * inside
         seen: dict[str, Tensor] = {
-            "tokens": lengths.sum(),
-            "rollouts": lengths.clamp(max=1).sum(),
+            "tokens": inside.sum(),
             "clipped": stats.clipped(self.surrogate, log_ratio, logp, **at),
-            **stats.ratio_stats(log_ratio, logp, logp_old),
+            **stats.ratio_stats(log_ratio, drift),
             "entropy": -logp.detach().sum() if entropy is None else entropy.detach().sum(),
         }
         if logp_engine is not None:

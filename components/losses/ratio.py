@@ -1,6 +1,6 @@
-"""Log-ratios log π_θ − log π_old per token or sequence: (logp, logp_old, mask) [N, T] → [N, T], nats; 0 if masked.
+"""Log-ratios log π_θ − log π_old in nats: (logp, logp_old, mask) [N, T] → [N, T] per token, [N, 1] per sequence.
 
-Log-probabilities are finite where the mask is set (`finite` sees to it); where it is not they may be anything.
+Log-probabilities are finite, and 0 where masked (`clean` sees to it).
 """
 
 import math
@@ -17,30 +17,28 @@ def token(
     logp: Float[Tensor, "N T"], logp_old: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]
 ) -> Float[Tensor, "N T"]:
     """d_t = lp_t − lp_old_t (PPO, GRPO)."""
-    return torch.where(mask.bool(), logp - logp_old, 0.0)
+    return logp - logp_old
 
 
 def sequence(
     logp: Float[Tensor, "N T"], logp_old: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]
-) -> Float[Tensor, "N T"]:
-    """s = mean_t d_t at every token of the rollout; gradient through the mean (GSPO, arXiv:2507.18071 eq. 7)."""
-    return torch.where(mask.bool(), masked_mean(token(logp, logp_old, mask), mask), 0.0)
+) -> Float[Tensor, "N 1"]:
+    """s = mean_t d_t; the gradient flows through the mean (GSPO, arXiv:2507.18071 eq. 7)."""
+    return masked_mean(logp - logp_old, mask)
 
 
 def sequence_token(
     logp: Float[Tensor, "N T"], logp_old: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]
 ) -> Float[Tensor, "N T"]:
     """sg(s) + lp_t − sg(lp_t): value of `sequence`, gradient of the token (GSPO-token, arXiv:2507.18071 §4.3)."""
-    level = sequence(logp, logp_old, mask).detach()
-    logp = torch.where(mask.bool(), logp, 0.0)
-    return level + logp - logp.detach()
+    return sequence(logp, logp_old, mask).detach() + (logp - logp.detach())
 
 
 def sequence_sum(
     logp: Float[Tensor, "N T"], logp_old: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]
-) -> Float[Tensor, "N T"]:
-    """Σ_t d_t at every token: log-ratio of whole responses (RLOO as published, arXiv:2402.14740)."""
-    return torch.where(mask.bool(), token(logp, logp_old, mask).sum(-1, keepdim=True), 0.0)
+) -> Float[Tensor, "N 1"]:
+    """Σ_t d_t, the log-ratio of whole responses (RLOO as published, arXiv:2402.14740)."""
+    return (logp - logp_old).sum(-1, keepdim=True)
 
 
 def finite(logp: Float[Tensor, "N T"]) -> Float[Tensor, "N T"]:

@@ -1,7 +1,9 @@
-"""Per-token policy losses [N, T]. A surrogate names what it needs: ``log_ratio``, ``logp``, ``advantage``, ``mask``.
+"""Policy losses per token. A surrogate names what it needs: ``log_ratio``, ``logp``, ``advantage``, ``mask``.
 
-All are [N, T], 0 where masked; advantage is constant with respect to θ. r = exp(log_ratio), with the log-ratio clamped
-to ±20 nats so that r stays finite (beyond it no gradient flows).
+logp and mask are [N, T]; log-ratio and advantage are [N, S]: S = T, or 1 where the tokens of a rollout share them.
+Advantage is constant with respect to θ. The caller spreads the result over the tokens and sets it to 0 where masked; it
+has to be finite there. r = exp(log_ratio), the log-ratio clamped to ±20 nats so that r stays finite (beyond it no
+gradient flows).
 """
 
 from collections.abc import Callable, Mapping
@@ -18,13 +20,13 @@ MAX_LOG_RATIO = 20.0
 
 
 def clip(
-    log_ratio: Float[Tensor, "N T"],
-    advantage: Float[Tensor, "N T"],
+    log_ratio: Float[Tensor, "N S"],
+    advantage: Float[Tensor, "N S"],
     *,
     eps_low: float = 0.2,
     eps_high: float = 0.2,
     dual: float | None = None,
-) -> Float[Tensor, "N T"]:
+) -> Float[Tensor, "N S"]:
     """PPO's pessimistic bound: max(−r·A, −clip(r, 1−eps_low, 1+eps_high)·A).
 
     Which is −A·min(r, 1+eps_high) for A > 0 and −A·max(r, 1−eps_low) for A < 0. On the policy that sampled, r = 1: the
@@ -59,8 +61,8 @@ def _objective(ratio: Tensor, advantage: Tensor, eps_low: float, eps_high: float
 
 
 def cispo(
-    log_ratio: Float[Tensor, "N T"], logp: Float[Tensor, "N T"], advantage: Float[Tensor, "N T"], *, cap: float = 5.0
-) -> Float[Tensor, "N T"]:
+    log_ratio: Float[Tensor, "N S"], logp: Float[Tensor, "N T"], advantage: Float[Tensor, "N S"], *, cap: float = 5.0
+) -> Float[Tensor, "N S"]:
     """−sg(min(r, cap))·A·lp: the importance weight is capped, no token loses its gradient (arXiv:2506.13585 eq. 4).
 
     Args:
@@ -70,12 +72,12 @@ def cispo(
 
 
 def sapo(
-    log_ratio: Float[Tensor, "N T"],
-    advantage: Float[Tensor, "N T"],
+    log_ratio: Float[Tensor, "N S"],
+    advantage: Float[Tensor, "N S"],
     *,
     tau_positive: float = 1.0,
     tau_negative: float = 1.05,
-) -> Float[Tensor, "N T"]:
+) -> Float[Tensor, "N S"]:
     """−A·(4/τ)·sigmoid(τ(r − 1)): a soft gate in place of the clip, with slope 1 at r = 1 (arXiv:2511.20347).
 
     Args:
@@ -86,34 +88,33 @@ def sapo(
     """
     if tau_positive <= 0 or tau_negative <= 0:
         raise ValueError(f"surrogate sapo: tau must be positive, got {tau_positive} and {tau_negative}")
-    good = advantage.sign().relu_()
-    tau = good.mul_(tau_positive - tau_negative).add_(tau_negative)
+    tau = advantage.sign().mul_((tau_positive - tau_negative) / 2).add_((tau_positive + tau_negative) / 2)
     return (-4 * advantage / tau) * torch.sigmoid(tau * (importance(log_ratio) - 1))
 
 
 def gmpo(
-    log_ratio: Float[Tensor, "N T"],
-    advantage: Float[Tensor, "N T"],
+    log_ratio: Float[Tensor, "N S"],
+    advantage: Float[Tensor, "N S"],
     mask: Bool[Tensor, "N T"],
     *,
     bound: float = 0.4,
-) -> Float[Tensor, "N T"]:
-    """−A·exp(mean_t clamp(d_t, ±bound)) at every token: the geometric mean of clipped token ratios (arXiv:2507.20673).
+) -> Float[Tensor, "N S"]:
+    """−A·exp(mean_t clamp(d_t, ±bound)) per rollout: the geometric mean of clipped token ratios (arXiv:2507.20673).
 
     Takes token log-ratios. The clamp is on both sides for both signs of A, so it is not a pessimistic bound.
     """
     inside = hardtanh(log_ratio, -bound, bound)
-    return torch.where(mask.bool(), -advantage * masked_mean(inside, mask).exp(), 0.0)
+    return -advantage * masked_mean(inside, mask).exp()
 
 
-def reinforce(logp: Float[Tensor, "N T"], advantage: Float[Tensor, "N T"]) -> Float[Tensor, "N T"]:
+def reinforce(logp: Float[Tensor, "N T"], advantage: Float[Tensor, "N S"]) -> Float[Tensor, "N S"]:
     """−A·lp: the plain policy gradient, unbiased only for the policy that sampled."""
     return -advantage * logp
 
 
 def reinforce_ratio(
-    log_ratio: Float[Tensor, "N T"], logp: Float[Tensor, "N T"], advantage: Float[Tensor, "N T"]
-) -> Float[Tensor, "N T"]:
+    log_ratio: Float[Tensor, "N S"], logp: Float[Tensor, "N T"], advantage: Float[Tensor, "N S"]
+) -> Float[Tensor, "N S"]:
     """−sg(r)·A·lp: policy gradient with an unclipped importance weight.
 
     With ratio and aggregate ``sequence_sum`` its gradient is that of −A·π_θ(o)/π_old(o), RLOO's objective
@@ -122,7 +123,7 @@ def reinforce_ratio(
     return -importance(log_ratio.detach()) * advantage * logp
 
 
-def importance(log_ratio: Float[Tensor, "N T"]) -> Float[Tensor, "N T"]:
+def importance(log_ratio: Float[Tensor, "N S"]) -> Float[Tensor, "N S"]:
     """r = exp(log_ratio), finite."""
     return hardtanh(log_ratio, -MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 

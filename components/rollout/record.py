@@ -46,8 +46,10 @@ def pack(rollout: Rollout) -> list[Any]:
 
 def unpack(row: Sequence[Any]) -> Rollout:
     """The rollout that `pack` was given. Raises TypeError or ValueError for anything else."""
-    named = zip(_FIELDS, row, strict=True)
-    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in named}
+    values: dict[str, Any] = dict(zip(_FIELDS, row, strict=True))
+    for name, value in values.items():
+        if isinstance(value, list):
+            values[name] = tuple(value)
     return Rollout(**values)
 
 

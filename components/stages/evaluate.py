@@ -13,6 +13,9 @@ from components.rollout.sampling import Sampling
 from components.runtime import Inputs, Out
 from components.stages.shared import CHUNK, load_policy, read_tasks, sample_all
 
+TAKES = {"model": "model", "data": "data"}
+GIVES = ("evaluation",)
+
 
 def evaluate(
     inputs: Inputs,

@@ -11,6 +11,9 @@ from components.rollout.sampling import Sampling
 from components.runtime import Inputs, Out
 from components.stages.shared import CHUNK, by_cell, load_policy, mean, read_tasks, sample_all
 
+TAKES = {"model": "model", "data": "data"}
+GIVES = ("profile",)
+
 
 def profile(
     inputs: Inputs,

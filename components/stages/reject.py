@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from components.artifacts import write_json, write_jsonl
@@ -12,6 +12,9 @@ from components.rollout.sampling import Sampling
 from components.runtime import Inputs, Out
 from components.stages.shared import CHUNK, load_policy, read_tasks, sample_all
 from components.types import Example, Rollout, Task
+
+TAKES = {"model": "model", "data": "data"}
+GIVES = ("examples",)
 
 
 def reject(
@@ -101,3 +104,12 @@ def _example(task: Task, rollout: Rollout) -> Example:
     return Example(
         task.id, task.messages, rollout.response, f"rejection/{task.cell}", rollout.tokens, rollout.action_mask
     )
+
+
+def reject_check(
+    settings: Mapping[str, Any], inputs: Mapping[str, str], processes: int, contents: Mapping[str, Mapping[str, int]]
+) -> list[str]:
+    """Whether the data are known to have no fresh prompts."""
+    if contents.get("data", {}).get("tasks/fresh.jsonl") == 0:
+        return ["the data leave no fresh prompts to sample. Fix: give more rows, or a larger fresh_fraction"]
+    return []

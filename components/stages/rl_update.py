@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from components.losses import stats
+from components.losses import mismatch, stats
 from components.losses.aggregate import GlobalCounts
 from components.losses.groups import outcomes
 from components.losses.policy import Algorithm
@@ -65,7 +65,7 @@ class Updater:
             mine = [i for i in range(len(groups)) if self._minibatch(i, total) == number]
             counts = step.counts(mine)
             if policy:
-                outcome = self.learner.step(step.losses(mine, counts, seen))
+                outcome = self.learner.step(step.losses(mine, counts, seen, first=number == 0))
                 skipped += outcome.skipped == "nonfinite"
                 figures = {"lr": outcome.lr, "grad_norm": outcome.grad_norm, "updates_skipped": float(skipped)}
             if self.critic is not None and step.lesson is not None:
@@ -102,10 +102,14 @@ class _Step:
         self.updater, self.batch = updater, batch
         algorithm, found = updater.algorithm, outcomes(groups)
         valid, self.positive = found.valid, found.correct
-        self.ref_logp = self._reference_logp()
+        self.ref_logp = None if updater.reference is None else self._logp(updater.reference)
+        # The trainer's own log-probabilities of the sampling policy, for a correction of the engine's; else the
+        # engine's are taken for them, and the first minibatch shows how far the two are apart.
+        self.own_logp = None if algorithm.mismatch is None else self._logp(updater.decoder)
         reward = algorithm.shape_rewards(found.reward, batch.length, updater.max_length)
         value = None if updater.critic is None else updater.critic.values(batch)
-        given = {"mask": batch.mask, "logp": batch.logp_old, "ref_logp": self.ref_logp, "beta": updater.beta}
+        sampled = batch.logp_old if self.own_logp is None else self.own_logp
+        given = {"mask": batch.mask, "logp": sampled, "ref_logp": self.ref_logp, "beta": updater.beta}
         self.advantage = algorithm.advantages(
             reward, batch.group, valid, value=value, all_reduce=updater.peers.all_reduce, **given
         )
@@ -122,12 +126,16 @@ class _Step:
         return GlobalCounts.merge(self.updater.peers.gather(local))
 
     def losses(
-        self, groups: Sequence[int], counts: GlobalCounts, seen: list[Mapping[str, float]]
+        self, groups: Sequence[int], counts: GlobalCounts, seen: list[Mapping[str, float]], *, first: bool
     ) -> list[Callable[[], Tensor]]:
-        """One closure per micro-batch of these groups; each appends its statistics to ``seen`` when called."""
+        """One closure per micro-batch of these groups; each appends its statistics to ``seen`` when called.
+
+        Args:
+            first: the policy is still the one that sampled.
+        """
         useful = [group for group in groups if self._matters(group)]
         parts = micro_batches(self.batch, useful, self.updater.micro_batch_tokens)
-        return [partial(self._loss, part, counts, seen) for part in parts]
+        return [partial(self._loss, part, counts, seen, first) for part in parts]
 
     def _matters(self, group: int) -> bool:
         """Whether a group moves the weights: a group without signal does only through terms that are not advantages."""
@@ -135,33 +143,35 @@ class _Step:
         others = self.ref_logp is not None or algorithm.needs_entropy or algorithm.positive_nll > 0
         return others or bool(self.advantage[self.batch.rows([group])].any())
 
-    def _loss(self, groups: list[int], counts: GlobalCounts, seen: list[Mapping[str, float]]) -> Tensor:
+    def _loss(self, groups: list[int], counts: GlobalCounts, seen: list[Mapping[str, float]], first: bool) -> Tensor:
         updater, rows, part = self.updater, self.batch.rows(groups), self.batch.select(groups)
         logp, entropy = updater.logp(updater.decoder, part)
         width = part.ids.shape[1]
         loss, figures = updater.algorithm.loss(
             logp,
-            part.logp_old,
+            part.logp_old if self.own_logp is None else self.own_logp[rows, :width],
             self.advantage[rows] if self.advantage.ndim == 1 else self.advantage[rows, :width],
             self.mask[rows, :width],
             counts=counts,
             beta=updater.beta,
             ref_logp=None if self.ref_logp is None else self.ref_logp[rows, :width],
             entropy=entropy,
+            logp_engine=None if self.own_logp is None else part.logp_old,
             positive=self.positive[rows],
             state=updater.state or None,
         )
+        if first and self.own_logp is None:
+            figures |= stats.to_floats(mismatch.gap(logp.detach(), part.logp_old, part.mask))
         seen.append(figures)
         return loss
 
     @torch.no_grad()
-    def _reference_logp(self) -> Float[Tensor, "M C"] | None:
+    def _logp(self, decoder: Any) -> Float[Tensor, "M C"]:
+        """Log-probabilities of the whole batch under some weights."""
         updater, batch = self.updater, self.batch
-        if updater.reference is None:
-            return None
         logp = torch.zeros_like(batch.logp_old)
         everything = range(len(batch.prompt_len))
         for part in micro_batches(batch, everything, updater.micro_batch_tokens):
             chosen = batch.select(part)
-            logp[batch.rows(part), : chosen.ids.shape[1]] = updater.logp(updater.reference, chosen)[0]
+            logp[batch.rows(part), : chosen.ids.shape[1]] = updater.logp(decoder, chosen)[0]
         return logp

@@ -9,6 +9,8 @@ import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from components.tracking import background
 from components.tracking.events import Event, flatten, numbers, stage_state
@@ -201,6 +203,7 @@ def connect(directory: Path) -> Any:
     for noisy in ("mlflow", "alembic"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     if uri := os.environ.get("MLFLOW_TRACKING_URI"):
+        reach(uri)
         return MlflowClient(uri)
     directory.mkdir(parents=True, exist_ok=True)
     database = directory / "mlflow.db"
@@ -211,6 +214,23 @@ def connect(directory: Path) -> Any:
             MlflowClient(f"sqlite:///{draft}").search_experiments(max_results=1)
             draft.rename(database)
     return MlflowClient(f"sqlite:///{database}")
+
+
+def reach(uri: str) -> None:
+    """Find out whether a tracking server is there at all, before MLflow says it in a page of retries.
+
+    Raises: ConnectionError in one line. What only a proxy can reach is left to MLflow.
+    """
+    where = urlsplit(uri)
+    if where.scheme not in ("http", "https") or not where.hostname or getproxies():
+        return
+    try:
+        socket.create_connection((where.hostname, where.port or {"http": 80, "https": 443}[where.scheme]), 5).close()
+    except OSError as error:
+        raise ConnectionError(
+            f"no server answers at {where.scheme}://{where.hostname}:{where.port or ''} ({error.strerror or error}). "
+            "Fix: start it, or unset MLFLOW_TRACKING_URI to record below the artifacts"
+        ) from error
 
 
 def find_experiment(client: Any, directory: Path, name: str) -> str:

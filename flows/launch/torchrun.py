@@ -12,7 +12,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import DupFd
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from components.runtime import Inputs, Interrupted
 from flows.launch import Context, StageFailed
 from flows.launch.causes import explain_death, is_transient, oom_kills
+from flows.launch.devices import cuda_devices
 from flows.launch.worker import Job, work
 
 if TYPE_CHECKING:
@@ -162,6 +163,15 @@ class Torchrun:
                         worker.process.join()
                     worker.events.close()
             return _conclude(job, crew, emit, stop, oom_before)
+
+
+def torchrun_check(settings: Mapping[str, Any]) -> list[str]:
+    """What preflight can say: the devices that are asked for are there."""
+    processes = settings.get("processes", 2)
+    if settings.get("device") != "cuda" or (found := cuda_devices()) is None or found >= processes:
+        return []
+    fix = f"processes={found} uses what there is" if found else "set launcher.device=cpu, or auto"
+    return [f"device: cuda for {processes} processes, and this machine has {found} CUDA devices. Fix: {fix}"]
 
 
 @dataclass(frozen=True)

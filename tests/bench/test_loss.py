@@ -27,9 +27,8 @@ PAIRS = 80
 CLIPPED = {"epsilon": 0.2, "epsilon_high": 0.28}
 clip = partial(surrogate.clip, eps_low=0.2, eps_high=0.28)
 
-# Where TRL counts what it clipped, as ours always does, ours may not be slower. Elsewhere TRL counts nothing: there the
-# bound is what the counting may cost.
-BOUNDS = {"dapo": 1.0, "grpo with k3": 1.0, "gspo": 1.5, "cispo": 1.5, "sapo": 2.0}
+# sapo: TRL counts nothing there, so nothing hides our own counting; a tenth is the noise of a busy machine.
+BOUNDS = {"dapo": 1.0, "grpo with k3": 1.0, "gspo": 1.0, "cispo": 1.0, "sapo": 1.1}
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "dapo": ({"loss_type": "dapo", **CLIPPED}, {}),
     "grpo with k3": (

@@ -19,6 +19,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
+from components.artifacts import ArtifactStore
 from components.environments.calculator import Calculator
 from components.models.optim import AdamW, Muon
 from components.models.tiny import Tiny
@@ -36,8 +37,13 @@ from components.stages.reject import reject
 from components.stages.reward_model import reward_model
 from components.stages.rl import rl
 from components.stages.sft import sft
-from flows.stage import RUN_ONLY, stage_key
-from tests.invariants.conftest import RunStage, spec
+from flows.launch import Context
+from flows.launch.inprocess import InProcess
+from flows.launch.torchrun import Torchrun
+from flows.run_only import RUN_ONLY
+from flows.signals import Stop
+from flows.stage import run_stage, stage_key
+from tests.invariants.conftest import ALLOW, RunStage, spec
 from tests.invariants.parts import PlainDescent
 from tests.invariants.test_data_parallel import rl_settings as one_step
 
@@ -53,6 +59,9 @@ TRIED = {
     "components.stages.reject.reject": {"checkpoint_every"},
     "components.stages.evaluate.evaluate": {"checkpoint_every"},
     "components.rollout.torch_engine.TorchEngine": {"max_batch"},
+    "components.rewards.math_verifier.MathVerifier": {"workers"},  # in tests/rewards/test_math.py
+    "components.rewards.mix.Mix": {"workers"},  # in tests/stages/test_rl_rewards.py and tests/rewards/test_isolated.py
+    "components.rewards.endpoint.Endpoint": {"concurrency"},  # in tests/rewards/test_judge.py
 }
 
 
@@ -187,3 +196,47 @@ def test_threads_change_rl_by_rounding_only(run: RunStage, inputs: Inputs, tmp_p
     assert one.key == two.key
     moved = (weights(one.path) - weights(inputs["model"].path)).abs().max()
     assert (weights(one.path) - weights(two.path)).abs().max() < 1e-4 * moved
+
+
+SMALL = {"rl_1": {**one_step("grpo"), "steps": 3}, "cold_start": {"max_examples": 64}}
+SELDOM = {"checkpoint_every": 1000, "log_every": 50}
+OFTEN = {"checkpoint_every": 1, "log_every": 1}
+
+
+def accepts(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the settings that the stage has."""
+    module, _, function = spec(name).target.rpartition(".")
+    known = inspect.signature(getattr(importlib.import_module(module), function)).parameters
+    return {key: value for key, value in settings.items() if key in known}
+
+
+@pytest.mark.parametrize("name", ["rl_1", "cold_start"])
+def test_the_digest_of_a_stage_is_the_same_under_other_run_only_settings(
+    name: str, inputs: Inputs, tmp_path: Path
+) -> None:
+    """Logging, checkpoints, the engine's batch, the launcher, its device: the stage's children stay valid."""
+    profile = tmp_path / "profile"
+    profile.mkdir()
+    (profile / "profile.json").write_text("{}")
+    parents = {**inputs, "profile": StageArtifact("profile", "k", profile, "d")}
+    built = []
+    for number, (more, batch, launcher) in enumerate(
+        ((SELDOM, 256, Torchrun(processes=1, device="cpu")), (OFTEN, 5, InProcess()))
+    ):
+        settings = {**SMALL[name], **accepts(name, more)}
+        if "engine" in spec(name).settings:
+            settings["engine"] = {**spec(name).settings["engine"], "max_batch": batch}
+        stage = spec(name, **settings)
+        context = Context(lambda event: None, Stop(), ALLOW)
+        artifact = run_stage(
+            stage,
+            {key: parents[key] for key in stage.inputs},
+            ArtifactStore(tmp_path / f"store-{number}"),
+            lambda spec, given, claim, emit, launcher=launcher, context=context: launcher(spec, given, claim, context),
+            lambda text: None,
+        )
+        built.append(artifact)
+    first, second = built
+    assert (first.key, first.digest) == (second.key, second.digest)
+    assert first.metrics == second.metrics
+    assert not torch.equal(weights(first.path), weights(inputs["model"].path))  # it learned something

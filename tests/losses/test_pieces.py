@@ -74,30 +74,30 @@ def test_gmpo_is_the_geometric_mean_of_clamped_ratios() -> None:
     d = torch.tensor([[0.1, 0.9, 5.0]], requires_grad=True)
     mask = torch.tensor([[True, True, False]])
     got = surrogate.gmpo(d * mask, torch.full((1, 3), 2.0), mask, bound=0.4)
-    assert got[0, 0].item() == pytest.approx(-2 * math.exp((0.1 + 0.4) / 2), rel=1e-6)
+    assert got.shape == (1, 3) and got[0, 0].item() == pytest.approx(-2 * math.exp((0.1 + 0.4) / 2), rel=1e-6)
     assert torch.autograd.grad(got[0, 0], d)[0][0, 1:].eq(0).all()  # beyond the bound, and masked
 
 
 def test_ratio_levels_by_hand() -> None:
-    new, old = torch.tensor([[-1.0, -2.0, -9.0]]), torch.tensor([[-1.5, -1.0, -1.0]])
+    new, old = torch.tensor([[-1.0, -2.0, 0.0]]), torch.tensor([[-1.5, -1.0, 0.0]])
     mask = torch.tensor([[True, True, False]])
     assert ratio.token(new, old, mask).tolist() == [[0.5, -1.0, 0.0]]
-    assert ratio.sequence(new, old, mask).tolist() == [[-0.25, -0.25, 0.0]]
-    assert ratio.sequence_token(new, old, mask).tolist() == [[-0.25, -0.25, 0.0]]
-    assert ratio.sequence_sum(new, old, mask).tolist() == [[-0.5, -0.5, 0.0]]
+    assert ratio.sequence(new, old, mask).tolist() == [[-0.25]]
+    assert ratio.sequence_token(new, old, mask).tolist() == [[-0.25, -0.25, -0.25]]
+    assert ratio.sequence_sum(new, old, mask).tolist() == [[-0.5]]
 
 
 def test_sequence_ratio_sends_its_gradient_through_the_mean() -> None:
     new = torch.zeros(1, 3, requires_grad=True)
     mask = torch.tensor([[True, True, False]])
-    first = ratio.sequence(new, torch.zeros(1, 3), mask)[0, 0]
+    first = ratio.sequence(new * mask, torch.zeros(1, 3), mask)[0, 0]
     assert torch.autograd.grad(first, new)[0].tolist() == [[0.5, 0.5, 0.0]]
-    first = ratio.sequence_token(new, torch.zeros(1, 3), mask)[0, 0]
+    first = ratio.sequence_token(new * mask, torch.zeros(1, 3), mask)[0, 0]
     assert torch.autograd.grad(first, new)[0].tolist() == [[1.0, 0.0, 0.0]]
 
 
 def test_aggregations_by_hand() -> None:
-    x = torch.tensor([[1.0, 2.0, 3.0], [10.0, 99.0, 99.0], [99.0, 99.0, 99.0]])
+    x = torch.tensor([[1.0, 2.0, 3.0], [10.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
     mask = torch.tensor([[True, True, True], [True, False, False], [False, False, False]])
     counts = GlobalCounts.of(mask, max_length=8)
     assert counts == GlobalCounts(rollouts=2, tokens=4, max_length=8)
@@ -238,3 +238,21 @@ def test_value_loss_takes_the_worse_of_clipped_and_unclipped() -> None:
 def test_a_value_out_of_range_is_named(call, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         call()
+
+
+def test_impossible_responses_give_dpo_a_finite_loss_and_gradient() -> None:
+    mask = torch.ones(1, 1, dtype=torch.bool)
+    for chosen, rejected in ((-1.0, -math.inf), (-math.inf, -1.0), (-math.inf, -math.inf)):
+        x, y = (torch.tensor([[value]], requires_grad=True) for value in (chosen, rejected))
+        ref = torch.tensor([-1.0])
+        loss, _ = dpo(sequence_logp(x, mask), sequence_logp(y, mask), ref, ref, pairs=1)
+        loss.backward()
+        assert loss.isfinite() and x.grad.isfinite().all() and y.grad.isfinite().all()
+
+
+def test_what_padding_holds_does_not_reach_the_value_loss() -> None:
+    value = torch.tensor([[0.5, math.nan]], requires_grad=True)
+    mask = torch.tensor([[True, False]])
+    junk = torch.tensor([[0.0, math.nan]])
+    value_loss(value, junk, junk, mask, GlobalCounts.of(mask)).backward()
+    assert value.grad.tolist() == [[0.5, 0.0]]

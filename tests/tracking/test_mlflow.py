@@ -197,3 +197,20 @@ def test_listening_does_not_import_mlflow():
         "import sys; from components.tracking.mlflow import MlflowTracker as M; M(); sys.exit('mlflow' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+def test_a_server_that_is_not_there_is_said_once_in_one_line_and_the_run_is_kept(tmp_path, monkeypatch, caplog):
+    with socket.socket() as probe:  # a port that nobody listens on
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://user:secret-word@127.0.0.1:{port}")
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    tracker = MlflowTracker(directory=str(tmp_path / "mlflow"), flush_every_s=0.1)
+    for event in events(tmp_path, "r-unheard"):
+        tracker(event)
+    [line] = [record.getMessage() for record in caplog.records if "MLflow" in record.getMessage()]
+    assert line.startswith(f"MLflow: no server answers at http://127.0.0.1:{port} (Connection refused). Fix: start it")
+    assert "secret-word" not in line
+    assert "\n" not in line
+    assert [file.stem for file in (tmp_path / "mlflow" / "pending").iterdir()] == ["r-unheard"]
