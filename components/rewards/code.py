@@ -79,6 +79,10 @@ class Code:
         with ThreadPoolExecutor(self.sandbox.workers) as threads:
             return list(threads.map(self._scored, *zip(*pairs, strict=True))) if pairs else []
 
+    def facts(self) -> dict[str, str]:
+        """The sandbox that programs run in."""
+        return {"sandbox": self.sandbox.backend}
+
     def judge(self, task: Task, answer: str) -> Verdict:
         """The verdict on an answer, with the number of tests passed. Raises ValueError: no usable tests."""
         tests = read_tests(task)

@@ -110,6 +110,13 @@ class Mix:
             if hasattr(term, "keep_in"):
                 term.keep_in(folder / name, rank)
 
+    def facts(self) -> dict[str, str]:
+        """What the terms found out about the machine and that settings don't say (the sandbox that ``auto`` took)."""
+        found: dict[str, str] = {}
+        for term in self.terms.values():
+            found |= term.facts() if hasattr(term, "facts") else {}
+        return found
+
     def _in_force(self, progress: float) -> Names:
         """Name → weight at this point, of the terms that count."""
         now = {
@@ -176,6 +183,12 @@ class Route:
         for source, mix in {**self.routes, "default": self.default}.items():
             if hasattr(mix, "keep_in"):
                 mix.keep_in(folder / source, rank)
+
+    def facts(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for mix in (*self.routes.values(), self.default):
+            found |= mix.facts() if hasattr(mix, "facts") else {}
+        return found
 
     def source(self, task: Task) -> str:
         """What the task is routed by."""

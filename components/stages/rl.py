@@ -28,7 +28,7 @@ from components.rollout.record import rows, write_rows
 from components.rollout.sampling import Sampling
 from components.runtime import Inputs, Out
 from components.stages.rl_critic import CriticSetup, make_critic
-from components.stages.rl_rounds import Rounds, keep_verdicts, measure, publish_verdicts, start_curricula
+from components.stages.rl_rounds import Rounds, keep_verdicts, measure, publish_verdicts, start_curricula, tell_facts
 from components.stages.rl_update import Updater
 from components.stages.shared import Policy, load_policy
 from components.types import Group, Task
@@ -129,6 +129,7 @@ def rl(
         state=algorithm.initial_state(),
     )
     keep_verdicts(reward, out)
+    tell_facts(reward, out)
     curricula = start_curricula(inputs, curriculum, quotas)
     run = _Run(out, policy, reference, updater, curricula, dict(quotas), steps, reward)
     sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature)

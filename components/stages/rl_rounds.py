@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from components.artifacts import read_json
+from components.artifacts import read_json, write_json
 from components.curriculum.dynamic import keep_informative
 from components.rewards.verdicts import publish
 from components.rollout.sampling import Sampling
@@ -129,6 +129,14 @@ def keep_verdicts(reward: Any, out: Out) -> None:
     """
     if hasattr(reward, "keep_in"):
         reward.keep_in(out.checkpoints / _VERDICTS, out.peers.rank)
+
+
+def tell_facts(reward: Any, out: Out) -> None:
+    """Say what the reward found out about the machine, and keep it beside the timings for the tracker."""
+    if (facts := reward.facts() if hasattr(reward, "facts") else {}) and out.peers.is_main:
+        out.say(", ".join(f"{name}: {value}" for name, value in facts.items()))
+        out.logs.mkdir(parents=True, exist_ok=True)
+        write_json(out.logs / "facts.json", facts)
 
 
 def publish_verdicts(out: Out) -> None:

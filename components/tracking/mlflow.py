@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import socket
@@ -149,6 +150,9 @@ class Recorder:
             "r1flow.why": event.get("why"),
             **{f"r1flow.{k}": v for k, v in artifact.items()},
         }
+        facts = Path(artifact["path"]) / "logs" / "facts.json" if artifact.get("path") else None
+        if facts is not None and facts.is_file():
+            tags |= {f"r1flow.{name}": value for name, value in json.loads(facts.read_text("utf-8")).items()}
         for key, value in tags.items():
             if value:
                 self._store.set_tag(run_id, key, param_value(key, value))
