@@ -128,6 +128,10 @@ class ConsoleView:
         self._said[name] = text
         self._print(_line(mark, colour, name, text), always=warning)
 
+    def _on_finding(self, event: Event) -> None:
+        colour = "red" if event.get("severity") == "error" else "yellow"
+        self._print(_line("!", colour, str(event["stage"]), str(event["text"])), always=True)
+
     def _on_address(self, event: Event) -> None:
         self._print(_line("·", "dim", str(event["name"]), str(event["url"])))
 
