@@ -132,9 +132,6 @@ class ConsoleView:
         colour = "red" if event.get("severity") == "error" else "yellow"
         self._print(_line("!", colour, str(event["stage"]), str(event["text"])), always=True)
 
-    def _on_address(self, event: Event) -> None:
-        self._print(_line("·", "dim", str(event["name"]), str(event["url"])))
-
     def _print(self, what: RenderableType, always: bool = False) -> None:
         if always or not self.quiet:
             # Plain output is read by machines: one event is one line, however narrow they claim to be.
