@@ -145,7 +145,8 @@ def rl(
             figures = updater(out.peers.shard(used), len(used), policy=step >= algorithm.critic_warmup)
         policy.engine.load(network.state_dict())
         run.refresh_reference(run.updates(step + 1))
-        run.log(step, sampled, used, figures, {"rollout": between - began, "update": perf_counter() - between})
+        seconds = {"rollout": between - began - rounds.reward_s, "reward": rounds.reward_s}
+        run.log(step, sampled, used, figures, {**seconds, "update": perf_counter() - between})
         stopping = out.should_stop()
         if stopping or (step + 1) % checkpoint_every == 0 or step + 1 == total:
             run.save(step + 1)

@@ -92,6 +92,11 @@ class Recorder:
             self._by_step.setdefault(run_id, set()).update(values)
             self._measure(run_id, values, int(event["step"]), int(event["time"]))
 
+        elif event["event"] == "finding":
+            key, run_id = f"r1flow.finding.{event['name']}", self._child(event)
+            self._store.set_tag(run_id, key, param_value(key, event["text"]))
+            self._store.set_tag(self.memo["parent"], key, f"{event['stage']} step {event['step']}")
+
     def flush(self) -> None:
         """Write buffered metrics, a thousand at a time (the most MLflow takes)."""
         for run_id, metrics in self._buffer.items():
