@@ -155,7 +155,6 @@ def test_a_reward_that_rises_alone_is_named(taught: Inputs, tmp_path: Path, rl_s
         *(taught, tmp_path, rl_settings, {"accuracy": coin, "words": words}, {"accuracy": 0.2, "words": 1.0}),
         **{"lr": 2e-3, "steps": 60, "max_new_tokens": 60},
     )
-    for f in found: print(f.line(), f.samples)
     assert {"reward_without_accuracy", "length_pays"} <= {finding.name for finding in found}
 
 
@@ -164,8 +163,6 @@ def test_a_term_that_gains_at_accuracys_cost_is_named(taught: Inputs, tmp_path: 
         return float(bool(answers(rollout)) and answers(rollout)[-1] in tuple("13579"))
 
     found = train(taught, tmp_path, rl_settings, {"accuracy": even, "odd": odd}, {"accuracy": 1.0, "odd": 2.0})
-    for finding in found:
-        print(finding.line())
     assert "term_at_accuracys_cost" in {finding.name for finding in found}
 
 
@@ -173,11 +170,10 @@ def test_a_policy_that_stops_exploring_is_named(taught: Inputs, tmp_path: Path, 
     """One response is paid for whatever the task, until no other is sampled."""
 
     def same(task: Any, rollout: Any) -> float:
-        return float(answers(rollout) == ["7"]) - abs(rollout.response.count("first") - 2)
+        return (answers(rollout)[:1] == ["7"]) + (len(answers(rollout)) == 1) + (rollout.response.count("first") == 1)
 
     terms, weights = {"accuracy": coin, "same": same}, {"accuracy": 0.05, "same": 1.0}
     found = train(taught, tmp_path, rl_settings, terms, weights, steps=60)
-    for f in found: print(f.line())
     assert "entropy_collapse" in {finding.name for finding in found}
 
 
@@ -218,6 +214,4 @@ def test_answer_stuffing_is_named(taught: Inputs, tmp_path: Path, rl_settings: S
         return float("4" in answers(rollout) or "6" in answers(rollout))
 
     found = train(taught, tmp_path, rl_settings, {"accuracy": lenient}, {"accuracy": 1.0}, lr=1e-3)
-    for finding in found:
-        print(finding.line())
     assert "answer_stuffing" in {finding.name for finding in found}

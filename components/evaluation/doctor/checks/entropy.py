@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import fmean
 
 from components.evaluation.doctor.finding import Finding
@@ -9,36 +10,43 @@ from components.evaluation.doctor.groups import GroupView, truth
 from components.evaluation.doctor.record import RECENT, Record
 from components.evaluation.doctor.trends import column
 
-LEFT, ALIKE, UNSOLVED = 0.1, 0.15, 0.2
+ALIKE, FELL, UNSOLVED = 0.15, 3.0, 0.2
+MIN_GROUPS = 20
 
 
 def entropy_collapse(record: Record) -> Finding | None:
-    """Entropy under a tenth of its start, while groups that are not solved sample the same responses over and over:
-    different ones per group under 15 %, in at least 20 % of the groups.
+    """At least 20 % of the recent groups are not solved, and under 15 % of their rollouts differ from the first, a third
+    or less of what it was in the first five steps.
 
-    Low entropy alone is no finding: a policy that has learned its tasks has it too.
+    What was sampled is counted, not only the entropy: that is logged over the tokens that were trained on, which leaves
+    out the very groups that agree; and a policy that has learned its tasks has a low entropy too.
     """
+    recent = [view for view in record.recent_groups if view.n > 2]
+    steps = sorted({view.step for view in record.groups})
+    if len(steps) < 2 * RECENT or len(recent) < MIN_GROUPS:
+        return None
+    stuck = [view for view in recent if not _solved(view)]
+    before = _variety([view for view in record.groups if view.step <= steps[RECENT - 1] and not _solved(view)])
+    now = _variety(stuck)
+    if len(stuck) < UNSOLVED * len(recent) or before is None or now is None or now >= ALIKE or now > before / FELL:
+        return None
     entropy = column(record.steps, "entropy")
-    views = [view for view in record.recent_groups if view.n > 2]
-    if len(entropy) < 2 * RECENT or len(views) < 20:
-        return None
-    start, now = fmean(entropy[:RECENT]), fmean(entropy[-RECENT:])
-    stuck = [view for view in views if not _solved(view)]
-    if start <= 0 or now >= LEFT * start or len(stuck) < UNSOLVED * len(views):
-        return None
-    if (distinct := fmean((view.distinct - 1) / (view.n - 1) for view in stuck)) >= ALIKE:
-        return None
+    nats = f"; entropy {fmean(entropy[:RECENT]):.3f} → {fmean(entropy[-RECENT:]):.3f} nats a token" if entropy else ""
     return record.finding(
         "entropy_collapse",
-        f"entropy fell from {start:.3f} to {now:.3f} nats a token; {len(stuck) / len(views):.0%} of the recent groups "
-        f"are not solved, and only {distinct:.0%} of their rollouts differ from the first.",
+        f"{len(stuck) / len(recent):.0%} of the groups of the last {RECENT} steps are not solved, and {now:.0%} of their "
+        f"rollouts differ from the first, {before:.0%} at the start{nats}.",
         f"lower {record.stage}.lr, raise the upper clip (algorithm=dapo) or the KL term ({record.stage}.beta), add an "
         "entropy bonus (algorithm.entropy), or sample at a higher temperature.",
         shown=record.show(lambda row: (truth(row) or 0.0) < 0.5),
-        start=start,
-        entropy=now,
-        distinct=distinct,
+        before=before,
+        now=now,
     )
+
+
+def _variety(views: Sequence[GroupView]) -> float | None:
+    """Share of the rollouts after a group's first that are new in it."""
+    return fmean([(view.distinct - 1) / (view.n - 1) for view in views if view.n > 1]) if views else None
 
 
 def _solved(view: GroupView) -> bool:
