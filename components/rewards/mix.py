@@ -147,7 +147,9 @@ class Mix:
         for name in self.gates.keys() & weighted.keys():
             if any(terms.get(other, -inf) < least for other, least in self.gates[name].items()):
                 weighted[name] = 0.0
-        return Score(sum(weighted.values()), terms, weighted=weighted)
+        if not isfinite(total := sum(weighted.values())):
+            return Score(0.0, terms, "failed", f"the weighted sum of {', '.join(weighted)} is {total}")
+        return Score(total, terms, weighted=weighted)
 
 
 class Route:

@@ -17,6 +17,7 @@ from components.stages.rl import rl
 from components.stages.sft import sft
 from components.types import Example, Task
 
+
 def teach(data: StageArtifact, base: StageArtifact, folder: Path) -> StageArtifact:
     """Fine-tune the base model on thoughts of 1 to 5 words and a random digit as answer; one in four gives two answers."""
     rng = random.Random(0)

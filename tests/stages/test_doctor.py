@@ -141,7 +141,9 @@ def test_slow_rewards_are_named(taught: Inputs, tmp_path: Path, rl_settings: Set
             time.sleep(0.6)
             return [even(task, rollout) for task, rollout in pairs]
 
-    finding = only(train(taught, tmp_path, rl_settings, {"accuracy": Slow()}, {"accuracy": 1.0}, steps=5), "slow_rewards")
+    finding = only(
+        train(taught, tmp_path, rl_settings, {"accuracy": Slow()}, {"accuracy": 1.0}, steps=5), "slow_rewards"
+    )
     assert finding.figures["reward_s"] == pytest.approx(0.6, abs=0.2)
 
 
