@@ -28,7 +28,7 @@ def entropy_collapse(record: Record) -> Finding | None:
     stuck = [view for view in recent if not _solved(view)]
     before = _variety([view for view in record.groups if view.step <= steps[RECENT - 1] and not _solved(view)])
     now = _variety(stuck)
-    if len(stuck) < UNSOLVED * len(recent) or before is None or now is None or now >= ALIKE or now > before / FELL:
+    if len(stuck) < UNSOLVED * len(recent) or not before or now is None or now >= ALIKE or now > before / FELL:
         return None
     entropy = column(record.steps, "entropy")
     nats = f"; entropy {fmean(entropy[:RECENT]):.3f} → {fmean(entropy[-RECENT:]):.3f} nats a token" if entropy else ""
