@@ -13,7 +13,10 @@ Write = Callable[[random.Random, float], tuple[str, float, dict[str, float]]]
 def rollouts(write: Write, steps: int = 30, prompts: int = 8, group: int = 4, seed: int = 0) -> list[list[Row]]:
     """Rows of every step. ``write(rng, progress)`` gives a response, whether it is right, and other terms."""
     rng = random.Random(seed)
-    return [[row for prompt in range(prompts) for row in _group(rng, write, step, steps, prompt, group)] for step in range(1, steps + 1)]
+    return [
+        [row for prompt in range(prompts) for row in _group(rng, write, step, steps, prompt, group)]
+        for step in range(1, steps + 1)
+    ]
 
 
 def _group(rng: random.Random, write: Write, step: int, steps: int, prompt: int, group: int) -> list[Row]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,11 @@ def found(parts: list[list[dict[str, Any]]], machine: dict[str, Any] | None = No
 
 def learning(rng: random.Random, progress: float) -> tuple[str, float, dict[str, float]]:
     """A healthy policy: right ever more often, different responses."""
-    return f"<think>{rng.random()}</think><answer>4</answer>", float(rng.random() < 0.3 + 0.5 * progress), {"format": 0.1}
+    return (
+        f"<think>{rng.random()}</think><answer>4</answer>",
+        float(rng.random() < 0.3 + 0.5 * progress),
+        {"format": 0.1},
+    )
 
 
 def test_a_healthy_stage_has_no_findings() -> None:
@@ -45,7 +50,16 @@ def test_a_healthy_stage_has_no_findings() -> None:
 
 @pytest.mark.parametrize(
     ("answer", "values"),
-    [("42", 1), ("41 or 42", 2), ("41 | 42 | 43", 3), ("41; 42", 2), ("41, 42", 2), ("a saw or a knife", 1), ("3/4", 1), ("", 0)],
+    [
+        ("42", 1),
+        ("41 or 42", 2),
+        ("41 | 42 | 43", 3),
+        ("41; 42", 2),
+        ("41, 42", 2),
+        ("a saw or a knife", 1),
+        ("3/4", 1),
+        ("", 0),
+    ],
 )
 def test_alternatives_are_counted(answer: str, values: int) -> None:
     assert alternatives(answer, commas=True) == values
@@ -100,7 +114,7 @@ def test_marking_a_megabyte_takes_linear_time(unit: str) -> None:
 
 
 def test_a_change_is_measured_at_equal_difficulty() -> None:
-    """The curriculum goes from level 0 to 1 while the policy gets better at both: the plain mean falls from .7 to .5."""
+    """The curriculum goes from level 0 to 1 while the policy gets better at both: the plain mean falls, .71 to .49."""
     plan = [(1, 0, 0.8)] * 18 + [(1, 1, 0.2)] * 3 + [(9, 0, 1.0)] * 3 + [(9, 1, 0.4)] * 18
     rows = [
         {**rollouts(learning, steps=1, prompts=1, group=1)[0][0], "step": step, "task_id": f"{i}", "level": level}
@@ -118,7 +132,7 @@ def test_steps_are_compared_only_while_the_reward_has_the_same_terms() -> None:
         return PLAIN, float(rng.random() < 0.5), {"preference": 5.0} if progress >= 0.5 else {}
 
     parts = rollouts(late_term, steps=40)
-    assert [(s.early[0].step, s.step) for s in stretches(digest(sum(parts, [])))] == [(1, 20), (21, 40)]
+    assert [(s.early[0].step, s.step) for s in stretches(digest(chain(*parts)))] == [(1, 20), (21, 40)]
     assert found(parts) == []
 
 

@@ -43,7 +43,13 @@ def test_the_doctor_prints_evidence_and_remedy_and_exits_with_1(r1flow, tmp_path
     r1flow("run", "pipeline=ill")
     done = r1flow("doctor")
     assert done.returncode == 1, done.stderr
-    for text in ("rl step 5: zero reward", "evidence", "every reward of the last 5 steps", "remedy", "check the verifier"):
+    for text in (
+        "rl step 5: zero reward",
+        "evidence",
+        "every reward of the last 5 steps",
+        "remedy",
+        "check the verifier",
+    ):
         assert text in done.stdout
     told = json.loads(r1flow("doctor", "--json").stdout)
     assert [finding["name"] for finding in told["findings"]] == ["zero_reward"]
@@ -78,7 +84,9 @@ def test_exit_codes_are_in_the_help(r1flow):
 
 @pytest.mark.parametrize("broken", ["metrics", "rollouts"])
 def test_a_doctor_that_fails_says_so_once_and_the_stage_is_built(tmp_path: Path, broken: str, monkeypatch) -> None:
-    spec = StageSpec("rl", "toys.ill.train", settings={"reward": 0.0}, launcher={"_target_": "flows.launch.inprocess.InProcess"})
+    spec = StageSpec(
+        "rl", "toys.ill.train", settings={"reward": 0.0}, launcher={"_target_": "flows.launch.inprocess.InProcess"}
+    )
     store, heard = ArtifactStore(tmp_path), []
 
     def fails(*_: Any, **__: Any) -> None:

@@ -141,7 +141,9 @@ def test_slow_rewards_are_named(taught: Inputs, tmp_path: Path, rl_settings: Set
             time.sleep(0.6)
             return [even(task, rollout) for task, rollout in pairs]
 
-    finding = only(train(taught, tmp_path, rl_settings, {"accuracy": Slow()}, {"accuracy": 1.0}, steps=5), "slow_rewards")
+    finding = only(
+        train(taught, tmp_path, rl_settings, {"accuracy": Slow()}, {"accuracy": 1.0}, steps=5), "slow_rewards"
+    )
     assert finding.figures["reward_s"] == pytest.approx(0.6, abs=0.2)
 
 
@@ -153,7 +155,7 @@ def test_a_reward_that_rises_alone_is_named(taught: Inputs, tmp_path: Path, rl_s
 
     found = train(
         *(taught, tmp_path, rl_settings, {"accuracy": coin, "words": words}, {"accuracy": 0.2, "words": 1.0}),
-        **{"lr": 2e-3, "steps": 60, "max_new_tokens": 60},
+        **{"lr": 2e-3, "steps": 40, "max_new_tokens": 60},
     )
     assert {"reward_without_accuracy", "length_pays"} <= {finding.name for finding in found}
 

@@ -18,7 +18,10 @@ def bad_updates(record: Record) -> Finding | None:
     recent = record.steps[-WINDOW:]
     skipped = sum(float(row.get("updates_skipped", 0.0)) for row in recent)
     wrong = [
-        (row["step"], name) for row in recent for name in _WATCHED if name in row and not math.isfinite(float(row[name]))
+        (row["step"], name)
+        for row in recent
+        for name in _WATCHED
+        if name in row and not math.isfinite(float(row[name]))
     ]
     stopped = any(sign in record.failure for sign in _DIVERGED)
     if not skipped and not wrong and not stopped:
