@@ -25,8 +25,8 @@ rejection sampling, a second round for helpfulness and safety, and an evaluation
 
 DOCTOR_EPILOG = """\
 Examines what the stages of a run logged, finished or not: rewards that are all 0, groups without signal, truncation,
-template and tags, log-probabilities of engine and trainer, entropy, KL, lengths, skipped updates, slow rewards, threads,
-and rewards that are exploited. The same checks run during `r1flow run`, every few steps.
+template and tags, log-probabilities of engine and trainer, entropy, KL, lengths, skipped updates, slow rewards,
+threads, and rewards that are exploited. The same checks run during `r1flow run`, every few steps.
 
 exit codes: 0 no findings, 1 at least one, 2 no such run"""
 
@@ -299,7 +299,7 @@ def _console() -> Any:
 
 
 _Define = Callable[[argparse.ArgumentParser], None]
-_EPILOGS = {_define_run: RUN_EPILOG, _define_plan: RUN_EPILOG, _define_doctor: DOCTOR_EPILOG}
+_EPILOGS: dict[Any, str] = {_define_run: RUN_EPILOG, _define_plan: RUN_EPILOG, _define_doctor: DOCTOR_EPILOG}
 _COMMANDS: dict[str, tuple[str, _Define, Callable[[argparse.Namespace], int]]] = {
     "run": ("Run a pipeline; finished stages are reused, interrupted ones go on.", _define_run, _run),
     "plan": ("Show what a run would reuse or build, and why; nothing runs.", _define_plan, _plan),

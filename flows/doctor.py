@@ -32,7 +32,9 @@ def diagnose(artifacts: Path, run: str | None, console: Any, *, as_json: bool = 
     stages = stage_files(artifacts, record)
     if not stages:
         fix = "wait for a stage to take its first steps, or start it again: r1flow run"
-        raise BadInput(Problem("doctor", "", "no stage of this run left anything to examine", got=record["id"], fix=fix))
+        raise BadInput(
+            Problem("doctor", "", "no stage of this run left anything to examine", got=record["id"], fix=fix)
+        )
     findings = examine_run(stages)
     if as_json:
         told = {"run": record["id"], "stages": _examined(stages), "findings": [f.to_json() for f in findings]}
@@ -66,7 +68,9 @@ def _examined(stages: Sequence[StageFiles]) -> dict[str, int]:
     from components.evaluation.doctor.read import read_metrics
 
     steps = {files.stage: rows[-1]["step"] for files in stages if (rows := read_metrics(files.path))}
-    return {files.stage: steps.get(files.stage, 0) for files in stages if files.stage in steps or files.answers.is_file()}
+    return {
+        files.stage: steps.get(files.stage, 0) for files in stages if files.stage in steps or files.answers.is_file()
+    }
 
 
 def _print(record: Mapping[str, Any], stages: Sequence[StageFiles], findings: Sequence[Finding], console: Any) -> None:

@@ -19,7 +19,7 @@ from components.types import Example, Task
 
 
 def teach(data: StageArtifact, base: StageArtifact, folder: Path) -> StageArtifact:
-    """Fine-tune the base model on thoughts of 1 to 5 words and a random digit as answer; one in four gives two answers."""
+    """Fine-tune the base model on thoughts of 1 to 5 words and a random digit as answer; one in four gives two."""
     rng = random.Random(0)
     tasks = [Task.from_json(row) for row in read_jsonl(data.path / "tasks" / "train.jsonl")]
     examples = [

@@ -68,6 +68,10 @@ class Stretch:
     def step(self) -> int:
         return max(view.step for view in self.late)
 
+    def holds(self, row: Mapping[str, Any]) -> bool:
+        """Whether a rollout is of this kind of task."""
+        return row.get("kind", self.kind) == self.kind
+
     @property
     def deviation(self) -> float:
         """Standard deviation of the reward over all rollouts: the scale on which gains are judged."""

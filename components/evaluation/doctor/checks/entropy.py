@@ -15,8 +15,8 @@ MIN_GROUPS = 20
 
 
 def entropy_collapse(record: Record) -> Finding | None:
-    """At least 20 % of the recent groups are not solved, and under 15 % of their rollouts differ from the first, a third
-    or less of what it was in the first five steps.
+    """At least 20 % of the recent groups are not solved, and under 15 % of their rollouts differ from the first, a
+    third or less of what it was in the first five steps.
 
     What was sampled is counted, not only the entropy: that is logged over the tokens that were trained on, which leaves
     out the very groups that agree; and a policy that has learned its tasks has a low entropy too.
@@ -28,14 +28,14 @@ def entropy_collapse(record: Record) -> Finding | None:
     stuck = [view for view in recent if not _solved(view)]
     before = _variety([view for view in record.groups if view.step <= steps[RECENT - 1] and not _solved(view)])
     now = _variety(stuck)
-    if len(stuck) < UNSOLVED * len(recent) or before is None or now is None or now >= ALIKE or now > before / FELL:
+    if len(stuck) < UNSOLVED * len(recent) or not before or now is None or now >= ALIKE or now > before / FELL:
         return None
     entropy = column(record.steps, "entropy")
     nats = f"; entropy {fmean(entropy[:RECENT]):.3f} → {fmean(entropy[-RECENT:]):.3f} nats a token" if entropy else ""
     return record.finding(
         "entropy_collapse",
-        f"{len(stuck) / len(recent):.0%} of the groups of the last {RECENT} steps are not solved, and {now:.0%} of their "
-        f"rollouts differ from the first, {before:.0%} at the start{nats}.",
+        f"{len(stuck) / len(recent):.0%} of the groups of the last {RECENT} steps are not solved, and {now:.0%} of "
+        f"their rollouts differ from the first, {before:.0%} at the start{nats}.",
         f"lower {record.stage}.lr, raise the upper clip (algorithm=dapo) or the KL term ({record.stage}.beta), add an "
         "entropy bonus (algorithm.entropy), or sample at a higher temperature.",
         shown=record.show(lambda row: (truth(row) or 0.0) < 0.5),

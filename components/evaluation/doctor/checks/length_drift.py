@@ -26,9 +26,9 @@ def length_drift(record: Record) -> Finding | None:
             "punish overlong responses softly (algorithm=dapo), or aggregate so that long ones are not favoured "
             "(algorithm=dr_grpo)."
             if longer
-            else "look for a term that pays for brevity or an early stop; keep thinking from vanishing with a term for it.",
+            else "look for a term that pays for brevity or an early stop, and give thinking a reason to stay.",
             step=stretch.step,
-            shown=record.show(lambda row: row.get("kind") == stretch.kind, best="length" if longer else ""),
+            shown=record.show(stretch.holds, best="length" if longer else ""),
             early=length.early,
             late=length.late,
             accuracy_change=truth.effect,

@@ -26,9 +26,9 @@ def length_pays(record: Record) -> Finding | None:
             "length_pays",
             f"among equally right rollouts of a prompt ten tokens more earn {10 * per_token:+.3f}; length rose from "
             f"{length.early:.0f} to {length.late:.0f} tokens at equal difficulty, accuracy {truth.text()}.",
-            "find the term that grows with length and bound it (or take it out), or punish length at equal correctness.",
+            "find the term that grows with length and bound it or take it out, or punish length at equal correctness.",
             step=stretch.step,
-            shown=record.show(lambda row: row.get("kind") == stretch.kind, best="length"),
+            shown=record.show(stretch.holds, best="length"),
             per_token=per_token,
             early=length.early,
             late=length.late,

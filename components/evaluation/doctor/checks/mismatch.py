@@ -29,13 +29,13 @@ def mismatch(record: Record) -> Finding | None:
         if corrected
         else "set algorithm.mismatch={_target_: components.losses.mismatch.tis, _partial_: true}, and find the cause: "
     ) + (
-        f"temperature ({record.settings.get('temperature', 'default')}) and top-p/top-k must be the same on both sides, "
-        "weights must reach the engine after every update, dtypes should agree."
+        f"temperature ({record.settings.get('temperature', 'default')}) and top-p/top-k must be the same on both "
+        "sides, weights must reach the engine after every update, dtypes should agree."
     )
     return record.finding(
         "logprob_mismatch",
-        f"engine and trainer differ by {fmean(gap):.3f} nats a token (KL {fmean(kl):.4f}, at most {worst:.2f}) over the "
-        f"last {RECENT} steps{', corrected' if corrected else ', uncorrected'}.",
+        f"engine and trainer differ by {fmean(gap):.3f} nats a token (KL {fmean(kl):.4f}, at most {worst:.2f}) over "
+        f"the last {RECENT} steps{', corrected' if corrected else ', uncorrected'}.",
         remedy,
         severity="error" if fmean(gap) >= 10 * borne * GAP else "warning",
         gap=fmean(gap),

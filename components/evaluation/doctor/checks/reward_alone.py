@@ -33,8 +33,8 @@ def reward_alone(record: Record) -> Finding | None:
             "reward_without_accuracy",
             f"reward {reward.text()} at equal difficulty and still rising, accuracy {right.text()}; what rises is the "
             f"term {name}, {before:.2f} → {after:.2f}.",
-            f"read the samples: the policy is paid for {name} without solving more. Lower its weight or take it out "
-            f"(~{record.stage}.reward.terms.{name}), bound it, or grant it to right answers only.",
+            f"read the samples: the policy is paid for {name} without solving more. Lower its weight "
+            f"({record.stage}.reward.weights.{name}, 0 takes it out), bound it, or grant it to right answers only.",
             step=stretch.step,
             shown=record.show(lambda row: (truth(row) or 0.0) < 0.5, best="total"),
             reward_change=reward.effect,

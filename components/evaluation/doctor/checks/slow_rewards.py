@@ -22,8 +22,8 @@ def slow_rewards(record: Record) -> Finding | None:
         "slow_rewards",
         f"scoring takes {scoring:.1f} of {whole:.1f} s a step (median of the last {RECENT}); sampling takes "
         f"{median(rollout):.1f} s, the update {median(update):.1f} s.",
-        "give the slow term more workers or a batched call (`batch(pairs)`), cache its verdicts, or leave it out of the "
-        "first steps (reward.active).",
+        "give the slow term more workers or a batched call (`batch(pairs)`), cache its verdicts, or leave it out of "
+        "the first steps (reward.active).",
         reward_s=scoring,
         step_s=whole,
     )

@@ -23,7 +23,8 @@ def term_at_accuracys_cost(record: Record) -> Finding | None:
         name, before, after = driver
         return record.finding(
             "term_at_accuracys_cost",
-            f"term {name} {before:.2f} → {after:.2f} at equal difficulty, accuracy {right.text()}, reward {reward.text()}.",
+            f"term {name} {before:.2f} → {after:.2f} at equal difficulty, accuracy {right.text()}, reward "
+            f"{reward.text()}.",
             f"accuracy must outweigh what {name} can gain: lower {record.stage}.reward.weights.{name}, or grant it to "
             "right answers only.",
             step=stretch.step,

@@ -25,8 +25,8 @@ def truncation(record: Record) -> Finding | None:
         )
     else:
         remedy = (
-            f"raise {record.stage}.max_new_tokens (now {limit}), or keep lengths down (algorithm=dapo punishes overlong "
-            "responses softly); cut responses score as wrong."
+            f"raise {record.stage}.max_new_tokens (now {limit}), or keep lengths down (algorithm=dapo punishes "
+            "overlong responses softly); cut responses score as wrong."
         )
     return record.finding(
         "truncation",

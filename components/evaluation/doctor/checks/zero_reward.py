@@ -59,6 +59,6 @@ def _remedy(record: Record) -> str:
     if answered < 0.1:
         return "the policy does not know the form: put a cold start (SFT) before this stage, or check the template."
     return (
-        "check the verifier on a few right answers, then start from easier tasks (curriculum=staged) or from a stronger "
-        f"cold start; raise {record.stage}.group_size if the pass rate is tiny."
+        "check the verifier on a few right answers, then start from easier tasks (curriculum=staged) or from a "
+        f"stronger cold start; raise {record.stage}.group_size if the pass rate is tiny."
     )
