@@ -145,7 +145,7 @@ def group_problems(node: Node, group_size: int | None) -> Iterator[str]:
     advantage = _target(node, "advantage")
     if group_size is not None and group_size < 2 and advantage in _GROUP_RELATIVE:
         yield (
-            f"advantage: {_short(advantage)} with group_size={group_size}: a rollout beside itself has advantage 0. "
+            f"advantage: {_short(advantage)} with group_size={group_size}: it compares at least two rollouts. "
             "Fix: use 2 or more (8 is usual)"
         )
 
