@@ -28,8 +28,8 @@ class Monitor:
     """Listener that examines stages at work every few steps and emits a ``finding`` event for each new cause.
 
     `around` wraps the launch of a stage: before it, the monitor learns where the stage writes; after it, it takes a
-    last look and keeps what it found as ``logs/findings.jsonl``, which is not part of the artifact's content. Nothing that
-    goes wrong in here stops a run; it is said once.
+    last look and keeps what it found as ``logs/findings.jsonl``, which is not part of the artifact's content. Nothing
+    that goes wrong in here stops a run; it is said once.
 
     Args:
         specs: stages of the run, for their inputs and settings.
