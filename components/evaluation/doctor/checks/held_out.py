@@ -40,7 +40,7 @@ def reward_without_held_out_accuracy(record: Record, before: Rows, after: Rows) 
             f"training reward {reward.text()} at equal difficulty ({stretch.kind} tasks), but right answers on "
             f"{change.n} held-out prompts {100 * change.effect:+.1f} points [{100 * change.low:+.1f}, "
             f"{100 * change.high:+.1f}], now {level:.0%}.",
-            "the reward measures something else than the evaluation: compare both on the samples, tighten the verifier, "
+            "reward and evaluation measure different things: compare both on the samples, tighten the verifier, "
             "lower the weight of what rose, or stop earlier.",
             step=stretch.step,
             shown=samples([{"step": 0, "total": row["correct"], **row} for row in wrong], lambda row: row["correct"]),

@@ -57,7 +57,9 @@ def template(record: Record) -> Finding | None:
         remedy,
         severity="error" if rejected else "warning",
         shown=record.show(lambda row: _suits(str(row["response"]), mark)),
-        **share,
+        answered=share["answered"],
+        no_open=share["no_open"],
+        double_open=share["double_open"],
     )
 
 

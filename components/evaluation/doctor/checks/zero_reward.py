@@ -31,8 +31,8 @@ def zero_reward(record: Record) -> Finding | None:
             f"unsolved; the mean reward of {rewards[-1]:.2f} comes from other terms.",
             _remedy(record),
             shown=record.show(lambda row: truth(row) is not None, best="total"),
-            **{name: 0.0},
             reward=rewards[-1],
+            truth=0.0,
         )
     return None
 
