@@ -155,7 +155,7 @@ def test_a_reward_that_rises_alone_is_named(taught: Inputs, tmp_path: Path, rl_s
 
     found = train(
         *(taught, tmp_path, rl_settings, {"accuracy": coin, "words": words}, {"accuracy": 0.2, "words": 1.0}),
-        **{"lr": 2e-3, "steps": 40, "max_new_tokens": 60},
+        **{"lr": 1e-3, "steps": 60, "max_new_tokens": 100},
     )
     assert {"reward_without_accuracy", "length_pays"} <= {finding.name for finding in found}
 
