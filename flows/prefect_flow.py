@@ -6,6 +6,7 @@ Imported by `flows.prefect_recorder` only, once the environment says which serve
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
@@ -49,13 +50,14 @@ def stage_task(stage: str, end: Future[Event]) -> State:
             return Cancelled(name="Interrupted", message=event["why"])
 
 
-def follow(run: str, driver: int, events: Iterator[Event], tell: Emit) -> None:
+def follow(run: str, driver: int, events: Iterator[Event], tell: Emit, records: Path) -> None:
     """Record one run, from its first event to its last or to the end of the stream.
 
     Args:
         run: name of the flow run.
         driver: process number of the driver, by which a later run knows that this one is over.
         tell: gets the address of the flow run.
+        records: where runs keep their own records, for those that Prefect missed the end of.
     """
     first = next((event for event in events if event["event"] == "run"), None)
     if first is None:
@@ -73,7 +75,7 @@ def follow(run: str, driver: int, events: Iterator[Event], tell: Emit) -> None:
         return _mirror(parents, events)
 
     host = f"host:{socket.gethostname()}"
-    _close_abandoned(host)
+    _close_abandoned(host, records)
     with tags(host, f"pid:{driver}"):
         pipeline(return_state=True)  # pyright: ignore[reportCallIssue]
 
@@ -125,16 +127,45 @@ def _describe(stage: str, event: Event) -> None:
     )
 
 
-def _close_abandoned(host: str) -> None:
-    """Runs of this machine whose driver and recorder both ended without a word (power loss) become Crashed."""
-    running = FlowRunFilter.model_validate({"state": {"type": {"any_": ["RUNNING"]}}, "tags": {"all_": [host]}})
+def _close_abandoned(host: str, records: Path) -> None:
+    """End the runs of this machine that nobody records any more, as their records say; without one as Crashed.
+
+    Nobody does if driver and recorder were killed, or if the server was away when the run ended.
+    """
+    running = {"state": {"type": {"any_": ["RUNNING"]}}, "tags": {"all_": [host]}}
     with get_client(sync_client=True) as client:
-        for run in client.read_flow_runs(flow_run_filter=running):
+        for run in client.read_flow_runs(flow_run_filter=FlowRunFilter.model_validate(running)):
             pid = next((tag[4:] for tag in run.tags if tag.startswith("pid:")), None)
-            if pid is not None and Path("/proc/self").exists() and not Path(f"/proc/{pid}").exists():
-                for task_run in client.read_task_runs(
-                    flow_run_filter=FlowRunFilter.model_validate({"id": {"any_": [run.id]}})
-                ):
-                    if not (task_run.state and task_run.state.is_final()):
-                        client.set_task_run_state(task_run.id, Crashed(message="the run was killed"), force=True)
-                client.set_flow_run_state(run.id, Crashed(message="the run was killed"), force=True)
+            if pid is None or not Path("/proc/self").exists() or Path(f"/proc/{pid}").exists():
+                continue
+            record = _record(records / run.name / "run.json")
+            of_run = FlowRunFilter.model_validate({"id": {"any_": [run.id]}})
+            for each in client.read_task_runs(flow_run_filter=of_run):
+                if each.state is None or not each.state.is_final():
+                    client.set_task_run_state(each.id, _late(record["stages"].get(each.name, {})), force=True)
+            client.set_flow_run_state(run.id, _late(record), force=True)
+
+
+def _record(file: Path) -> dict[str, Any]:
+    """The run's own record of how it and its stages ended."""
+    try:
+        record = json.loads(file.read_text(encoding="utf-8"))
+        return {"state": str(record["state"]), "stages": dict(record["stages"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {"state": "killed", "stages": {}}
+
+
+def _late(record: Mapping[str, Any]) -> State:
+    """The state of a run or a stage whose end Prefect missed."""
+    why = record.get("why") or "recorded later, by the next run"
+    match record.get("state"):
+        case "reused":
+            return Completed(name="Cached", message=why)
+        case "done":
+            return Completed(message=why)
+        case "failed":
+            return Failed(message=why)
+        case "interrupted" | "skipped":
+            return Cancelled(name="Interrupted", message=why)
+        case _:
+            return Crashed(message="the run was killed")

@@ -55,7 +55,7 @@ def main() -> None:
             os.environ.update(PRIVATE)
             _wait_for_theirs(url)
             from flows.prefect_flow import follow
-        follow(given.run, given.driver, map(json.loads, iter(lines.get, None)), tell)
+        follow(given.run, given.driver, map(json.loads, iter(lines.get, None)), tell, given.home.parent / "runs")
     except ServerFailed as error:
         tell({"problem": str(error)})
         raise SystemExit(1) from None

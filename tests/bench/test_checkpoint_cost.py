@@ -73,7 +73,7 @@ def test_a_checkpoint_every_ten_steps_costs_less_than_three_per_cent(
         "share_with_rollouts": (sum(spent["save_checkpoint"]) + sum(spent["write_rows"]) - first_s) / steps_s,
     }
     print(json.dumps(figures, indent=1))
-    if out := os.environ.get("R1FLOW_BENCH"):
-        Path(out).write_text(json.dumps(figures, indent=1) + "\n")
+    if folder := os.environ.get("R1FLOW_BENCH"):
+        (Path(folder) / "checkpoint-cost.json").write_text(json.dumps(figures, indent=1) + "\n")
     assert len(spent["save_checkpoint"]) == STEPS // EVERY
     assert figures["share_with_rollouts"] < BOUND

@@ -155,23 +155,38 @@ def test_kill_9_of_the_driver_leaves_a_crashed_run(home: Path, server: Server):
     assert becomes({"a": "Crashed"}, lambda: stage_states(server, "killed")) == {"a": "Crashed"}
 
 
-def test_a_run_whose_driver_and_recorder_were_both_killed_is_closed_by_the_next_one(
-    home: Path, server: Server, tmp_path: Path
+@pytest.mark.parametrize(
+    ("name", "record", "run_state", "stage_state"),
+    [
+        # As after a power failure: nobody was left to record it.
+        pytest.param("forgotten", None, "Crashed", "Crashed", marks=pytest.mark.slow),
+        ("missed", {"state": "done", "stages": {"a": {"state": "done"}}}, "Completed", "Completed"),
+        pytest.param(
+            *("cut", {"state": "interrupted", "stages": {"a": {"state": "interrupted"}}}),
+            *("Interrupted", "Interrupted"),
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_a_run_whose_end_prefect_missed_is_closed_by_the_next_one_as_its_record_says(
+    home: Path, server: Server, tmp_path: Path, name: str, record: Any, run_state: str, stage_state: str
 ):
-    """As after a power failure: nobody was left to record it."""
-    script = _DRIVER.replace('"killed"', '"forgotten"')
+    script = _DRIVER.replace('"killed"', repr(name))
     driver = subprocess.Popen([sys.executable, "-c", script, str(home)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert driver.stdout is not None
     assert "flow-run" in driver.stdout.readline()
-    assert becomes({"a": "Running"}, lambda: stage_states(server, "forgotten")) == {"a": "Running"}
+    assert becomes({"a": "Running"}, lambda: stage_states(server, name)) == {"a": "Running"}
     [recorder] = Path(f"/proc/{driver.pid}/task/{driver.pid}/children").read_text().split()
     os.kill(int(recorder), signal.SIGKILL)
     driver.kill()
     driver.wait()
-    assert flow_run(server, "forgotten")["state_name"] == "Running"
-    run([spec("a")], tmp_path, home, "next")
-    assert flow_run(server, "forgotten")["state_name"] == "Crashed"
-    assert becomes({"a": "Crashed"}, lambda: stage_states(server, "forgotten")) == {"a": "Crashed"}
+    if record:
+        (home.parent / "runs" / name).mkdir(parents=True)
+        (home.parent / "runs" / name / "run.json").write_text(json.dumps(record))
+    assert flow_run(server, name)["state_name"] == "Running"
+    run([spec("a")], tmp_path, home, f"after-{name}")
+    assert flow_run(server, name)["state_name"] == run_state
+    assert becomes({"a": stage_state}, lambda: stage_states(server, name)) == {"a": stage_state}
 
 
 def test_everything_listens_on_this_machine_only(server: Server):
@@ -182,15 +197,16 @@ def test_everything_listens_on_this_machine_only(server: Server):
     assert here == ["0100007F"]
 
 
-def test_a_server_that_dies_does_not_hold_up_the_run(home: Path, server: Server, tmp_path: Path):
-    """Last in this file: it ends the server that the others use."""
+@pytest.mark.parametrize("signum", [signal.SIGSTOP, signal.SIGKILL])
+def test_a_server_that_dies_does_not_hold_up_the_run(home: Path, server: Server, tmp_path: Path, signum: int):
+    """Last in this file: it ends the server that the others use. Stopped is worse than dead: it takes connections."""
     specs = [spec("a"), spec("slow", "steps", inputs={"x": "a"}, settings={"n": 20})]
-    os.kill(server.pid, signal.SIGSTOP)  # worse than dead: it takes connections and never answers
     begin = time.monotonic()
+    os.kill(server.pid, signum)
     try:
         result, said = run(specs, tmp_path, home, "alone", limit_s=1.0)
     finally:
-        os.kill(server.pid, signal.SIGKILL)
+        os.kill(server.pid, signal.SIGCONT)
     assert result.state == "done"
     assert "in the background" in said
     assert time.monotonic() - begin < 20
