@@ -9,13 +9,15 @@ from typing import Any
 from torch import Tensor
 
 from components.losses.preference import bradley_terry
+from components.models.adapt import load_trainable
 from components.models.batching import batches
 from components.models.chat import encode_examples
 from components.models.decoder import make_decoder
 from components.models.learner import Learner
-from components.models.load import load_model
+from components.models.lora import Lora
 from components.models.reward_head import RewardModel
 from components.models.schedule import cosine
+from components.rng import derive
 from components.runtime import Inputs, Out
 from components.stages.pairs import read_pairs, record_ranking
 from components.stages.train import train
@@ -30,6 +32,8 @@ def reward_model(
     epochs: int = 2,
     batch_size: int = 32,
     lr: float = 1.5e-3,
+    lora: Lora | None = None,
+    recompute: bool = False,
     log_every: int = 10,
     checkpoint_every: int = 50,
 ) -> dict[str, float]:
@@ -37,8 +41,14 @@ def reward_model(
 
     ``accuracy`` is the share of held-out pairs (prompts of no stage) in which the chosen response scores higher, with a
     95 % Wilson interval; ``pairs.json`` has it by family and defect.
+
+    Args:
+        lora: train low-rank adapters and the head beside frozen weights instead of all weights.
+        recompute: activations instead of keeping them, see `load_trainable`.
     """
-    backbone, tokenizer = load_model(inputs["model"].path / "model")
+    backbone, tokenizer = load_trainable(
+        inputs["model"].path, lora, derive(out.seed, out.name), recompute=recompute, say=out.say
+    )
     scorer = RewardModel(backbone, make_decoder(backbone).hidden)
     train_pairs, test_pairs = read_pairs(inputs)
     pairs = _encode(tokenizer, train_pairs)
