@@ -1,4 +1,4 @@
-"""Small pieces shared by the lean forward and its cache: effective weights, low-rank adapters, row order for rotations."""
+"""Shared by the lean forward and its cache: effective weights, low-rank adapters, row order for rotations."""
 
 from __future__ import annotations
 

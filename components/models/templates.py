@@ -1,4 +1,4 @@
-"""What a tokenizer lacks for training is added, and said: a chat template, an opened thought, ends of turns, padding."""
+"""What a tokenizer lacks for training is added, and said: a chat template, an opened thought, an end of turn, a pad."""
 
 from __future__ import annotations
 

@@ -158,7 +158,8 @@ def test_a_template_that_thinks_in_its_own_way_is_left_alone(tokenizer):
     own = copy.deepcopy(tokenizer)
     own.chat_template = (
         "{% for m in messages %}{{ m.content.split('</think>')[-1] }}<|im_end|>{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>assistant\n{% if not thinking %}<think>\n\n</think>{% endif %}{% endif %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n"
+        "{% if not thinking %}<think>\n\n</think>{% endif %}{% endif %}"
     )
     before = own.chat_template
     complete_tokenizer(own, "here", pytest.fail)

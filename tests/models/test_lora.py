@@ -1,4 +1,4 @@
-"""LoRA through the stages: what is off is exactly the model before, what is merged is what was trained, nothing is lost."""
+"""LoRA: what is off is exactly the model before, what is merged is what was trained, no earlier stage is lost."""
 
 import json
 from pathlib import Path
@@ -178,7 +178,7 @@ def test_a_checkpoint_holds_the_adapters_alone_and_brings_them_back(stage):
     again, _ = load_trainable(stage, MERGE, 7)
     load_trained_state(again, kept)
     assert torch.equal(logp(make_decoder(again)), logp(make_decoder(model)))
-    with pytest.raises(ValueError, match="other parameters: .* is only on one side"):
+    with pytest.raises(ValueError, match=r"other parameters: .* is only on one side"):
         load_trained_state(again, dict(list(kept.items())[1:]))
     plain, _ = load_trainable(stage, None, 7)
     assert trained_state(plain).keys() == plain.state_dict().keys()
