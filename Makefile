@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 ARGS ?=
 
-.PHONY: run test test-slow lint bench clean
+.PHONY: run test test-slow faults lint bench clean
 
 run: $(VENV)/.run  ## the whole default pipeline; ARGS="pipeline=smoke" for others
 	$(BIN)/r1flow run $(ARGS)
@@ -14,7 +14,10 @@ test: $(VENV)/.dev  ## all default tests
 	$(BIN)/python -m pytest $(ARGS)
 
 test-slow: $(VENV)/.dev  ## also the tests that take minutes
-	$(BIN)/python -m pytest -m "not gpu" $(ARGS)
+	$(BIN)/python -m pytest -m "not gpu and not faults" $(ARGS)
+
+faults: $(VENV)/.dev  ## every stage killed, refused by the disk and damaged in every way; prints its counts
+	$(BIN)/python -m pytest tests/faults -m "" $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

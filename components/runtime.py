@@ -123,7 +123,10 @@ class Out:
             raise Interrupted(f"{self.name}: stopped on request")
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Record metrics of one step in ``logs/metrics.jsonl`` (the truth) and pass them on. Main rank only."""
+        """Record metrics of one step in ``logs/metrics.jsonl`` (the truth) and pass them on. Main rank only.
+
+        Each step stands there once: going on from a checkpoint cuts the file back to it.
+        """
         if not self.peers.is_main:
             return
         self.logs.mkdir(parents=True, exist_ok=True)
@@ -131,16 +134,14 @@ class Out:
             file.write(json.dumps({"step": step, **metrics}) + "\n")
         self.emit({"event": "metrics", "stage": self.name, "step": step, "values": dict(metrics)})
 
-    def rewind(self, step: int) -> None:
-        """Forget metrics logged after ``step``: those steps are about to be done again."""
+    def replay(self) -> None:
+        """Tell the trackers what earlier runs of this stage logged: the curves of the run that goes on are whole."""
         file = self.logs / "metrics.jsonl"
-        if self.peers.is_main and file.exists():
-            lines = [
-                line
-                for line in file.read_text().splitlines()
-                if line.endswith("}") and json.loads(line)["step"] <= step
-            ]
-            file.write_text("".join(line + "\n" for line in lines))
+        if not self.peers.is_main or not file.exists():
+            return
+        for line in file.read_text(encoding="utf-8").splitlines():
+            values = json.loads(line)
+            self.emit({"event": "metrics", "stage": self.name, "step": values.pop("step"), "values": values})
 
     def progress(self, done: int, total: int, **shown: float | str) -> None:
         """Tell the console how far the stage is."""

@@ -94,14 +94,16 @@ class Rollout:
 class Score:
     """Reward of one rollout.
 
-    ``total`` is what RL uses; ``terms`` are the raw, unweighted values by name. An abstained or failed score has
-    ``total = 0.0`` and must be left out of the group's statistics and of the loss; ``reason`` says why.
+    ``total`` is what RL uses; ``terms`` are the raw, unweighted values by name, ``weighted`` what each of them adds to
+    the total. An abstained or failed score has ``total = 0.0`` and must be left out of the group's statistics and of
+    the loss; ``reason`` says why.
     """
 
     total: float
     terms: Mapping[str, float] = field(default_factory=dict)
     outcome: Outcome = "scored"
     reason: str = ""
+    weighted: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

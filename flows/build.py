@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 ALLOWED = ("components",)
 ALLOW_VARIABLE = "R1FLOW_ALLOW"
 _NAME = re.compile(r"^[A-Za-z0-9._-]{1,80}$")
-_STAGE_KEYS = frozenset({"_target_", "inputs", "launcher", "seed"})
+_STAGE_KEYS = frozenset({"_target_", "inputs", "launcher", "retries", "seed"})
 
 
 # --- stages ----------------------------------------------------------------------------------------------------------
@@ -80,6 +80,7 @@ def _spec(config: Config, name: str, node: Any, patch: Mapping[str, Any]) -> Sta
     groups, rest = own_groups(config, name, node, patch)
     node = copy.deepcopy(dict(config.stage_with(name, groups) if groups else node))
     node.setdefault("launcher", copy.deepcopy(config.root.get("launcher") or {}))
+    node.setdefault("retries", config.root.get("retries", 0))
     node.setdefault("inputs", {})
     node = patched(config, f"stage {name}", "", node, rest)
     launcher = node["launcher"]
@@ -103,7 +104,14 @@ def _spec(config: Config, name: str, node: Any, patch: Mapping[str, Any]) -> Sta
         settings={k: v for k, v in node.items() if k not in _STAGE_KEYS},
         seed=node.get("seed", config.root.get("seed", 0)),
         launcher=launcher or {},
+        retries=_retries(name, node["retries"]),
     )
+
+
+def _retries(name: str, value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise BadInput(Problem(f"stage {name}", "retries", "expects a whole number, 0 or more", got=value, fix="set 2"))
+    return value
 
 
 def _ordered(where: str, specs: Mapping[str, StageSpec]) -> list[StageSpec]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,17 +44,18 @@ def chat(directory: Path, *, max_new_tokens: int, temperature: float, seed: int,
 
     Args:
         keep: remember the conversation; without it every line is a fresh question, as in training.
+
+    Raises: BadInput for a model that can't be loaded, or input that is not UTF-8.
     """
     from components.environments.calculator import Calculator  # heavy, as all that follows
     from components.models.chat import render
     from components.models.decoder import make_decoder
-    from components.models.load import load_model
     from components.rollout.collect import collect
     from components.rollout.sampling import Sampling
     from components.rollout.torch_engine import TorchEngine
     from components.types import Message, Task
 
-    model, tokenizer = load_model(directory)
+    model, tokenizer = _loaded(directory)
     engine = TorchEngine(make_decoder(model), tokenizer)
     room = model.config.max_position_embeddings
     messages: tuple[Message, ...] = ()
@@ -91,9 +94,27 @@ def split_response(response: str) -> tuple[str, str]:
     return thinking, _TAGS.sub("", rest).strip()
 
 
-def _lines(interactive: bool) -> Any:
-    while True:
+def _loaded(directory: Path) -> tuple[Any, Any]:
+    from components.models.load import load_model  # heavy
+
+    try:
+        return load_model(directory)
+    except Exception as error:  # transformers, tokenizers and safetensors each raise their own
+        text, _, fix = " ".join(str(error).split()).partition(" Fix: ")
+        problem = f"this model can't be loaded ({type(error).__name__}: {text.rstrip('.')[:300]})"
+        fix = fix.rstrip(".") or "r1flow cache verify names damaged files; else take another model"
+        raise BadInput(Problem("chat", "", problem, got=str(directory), fix=fix)) from error
+
+
+def _lines(interactive: bool) -> Iterator[str]:
+    """Lines of standard input. Raises: BadInput for one that is not UTF-8."""
+    for number in itertools.count(1):
         try:
-            yield (input("› ") if interactive else input()).strip()
+            line = input("› ") if interactive else input()
+            line.encode()  # bytes that are none came through as surrogates, in some locales
         except EOFError:
             return
+        except UnicodeError as error:
+            fix = "save the text as UTF-8"
+            raise BadInput(Problem("chat", f"line {number}", "is not UTF-8", fix=fix)) from error
+        yield line.strip()

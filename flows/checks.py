@@ -31,6 +31,7 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "min_p": (lambda x: 0 <= x < 1, "must lie in [0, 1)"),
 }
 _GROUP = ("group", "group_size")
+_WARNING = "warning: "
 
 
 def figure_problems(where: str, key: str, node: Mapping[str, Any]) -> Iterator[Problem]:
@@ -39,17 +40,31 @@ def figure_problems(where: str, key: str, node: Mapping[str, Any]) -> Iterator[P
         inner = f"{key}.{name}" if key else str(name)
         if isinstance(value, Mapping) and "_target_" not in value and name != "weights":
             yield from figure_problems(where, inner, value)
+        elif name == "weights" or isinstance(value, list):
+            yield from _not_finite(where, inner, value)
         if not _is_number(value):
             continue
-        if math.isnan(value):
-            yield Problem(where, inner, "is not a number", got=value, fix="write a finite number")
+        if not math.isfinite(value):
+            yield from _not_finite(where, inner, value)
         elif name in _RANGES and not _RANGES[name][0](value):
             yield Problem(where, inner, _RANGES[name][1], got=value, fix="write a value in that range")
-        elif name in _GROUP and value < 2:
+        elif name in _GROUP and value < (1 if name == "group_size" and "algorithm" in node else 2):  # it checks itself
             fix = f"write {inner}=2 or more; 8 is usual"
             yield Problem(where, inner, "a group needs at least two rollouts to be compared", got=value, fix=fix)
     yield from _weights(where, key, node)
     yield from _batch(where, key, node)
+
+
+def _not_finite(where: str, key: str, value: Any) -> Iterator[Problem]:
+    """Numbers in lists and plain mappings that are none, or infinite."""
+    if isinstance(value, list):
+        value = dict(enumerate(value))
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _not_finite(where, f"{key}.{name}", item) if "_target_" not in value else ()
+    elif isinstance(value, float) and not math.isfinite(value):
+        problem = "is not a number" if math.isnan(value) else "is infinite"
+        yield Problem(where, key, problem, got=value, fix="write a finite number")
 
 
 def _weights(where: str, key: str, node: Mapping[str, Any]) -> Iterator[Problem]:
@@ -67,10 +82,10 @@ def _weights(where: str, key: str, node: Mapping[str, Any]) -> Iterator[Problem]
     named = weights.items() if isinstance(weights, Mapping) else enumerate(weights) if isinstance(weights, list) else ()
     numbers = [(name, value) for name, value in named if _is_number(value)]
     for name, value in numbers:
-        if value < 0:
-            yield Problem(
-                where, f"{inner}.{name}", "must not be negative", got=value, fix="write 0 to switch the term off"
-            )
+        if value < 0 and name not in (node.get("penalties") or ()):
+            fix = "write 0 to switch the term off"
+            fix += ", or name it in penalties if it measures something bad" if "penalties" in node else ""
+            yield Problem(where, f"{inner}.{name}", "must not be negative", got=value, fix=fix)
     if numbers and all(value == 0 for _, value in numbers):
         yield Problem(where, inner, "sum to 0, nothing would be rewarded", got=weights, fix="make one of them positive")
 
@@ -114,43 +129,73 @@ def component_problems(
     """What the component's own check says of its settings; ``inputs`` and ``processes`` are given for stages.
 
     Components inside the settings have their defaults filled in, as far as these are written as plain values.
-    A line ``"lr: too large. Fix: …"`` becomes the problem of key ``lr``; other lines concern the node as a whole.
+    A line ``"lr: too large. Fix: …"`` becomes the problem of key ``lr``; other lines concern the node as a whole. A
+    text that begins with ``warning:`` does not keep the run from going on.
     """
     check = _check_function(target, is_stage=inputs is not None)
     if check is None:
         return []
-    given = (_with_defaults(settings), inputs or {}, processes)
-    positional = [p for p in inspect.signature(check).parameters.values() if p.kind is not p.KEYWORD_ONLY]
-    lines = check(*given[: len(positional)])
+    given = (with_defaults(settings), inputs or {}, processes, {})
+    return _told(check(*given[: _positional(check)]), where, key)
+
+
+def supply_problems(
+    where: str,
+    target: str,
+    settings: Mapping[str, Any],
+    inputs: Mapping[str, str],
+    contents: Mapping[str, Mapping[str, int]],
+) -> list[Problem]:
+    """What a stage's own check says of what it is given: its fourth parameter, rows by file by input (or setting)."""
+    check = _check_function(target, is_stage=True)
+    if check is None or _positional(check) < 4:
+        return []
+    settings = {**read_signature(target).defaults, **settings}
+    return _told(check(with_defaults(settings), inputs, 1, contents), where, "")
+
+
+def _positional(check: Callable[..., list[str]]) -> int:
+    return sum(p.kind is not p.KEYWORD_ONLY for p in inspect.signature(check).parameters.values())
+
+
+def _told(lines: list[str], where: str, key: str) -> list[Problem]:
     problems = []
     for line in lines:
         match = re.match(r"([A-Za-z_][\w.]*): (.*)", line, re.DOTALL)
         name, text = (match[1], match[2]) if match else ("", line)
+        if name == "warning":
+            name, text = "", line
         text, _, fix = text.partition(" Fix: ")
+        warning, text = text.startswith(_WARNING), text.removeprefix(_WARNING)
         path = ".".join(part for part in (key, name) if part)
-        problems.append(Problem(where, path, text.rstrip("."), fix=fix.rstrip(".")))
+        problems.append(Problem(where, path, text.rstrip("."), fix=fix.rstrip("."), warning=warning))
     return problems
 
 
-def _with_defaults(value: Any) -> Any:
+def with_defaults(value: Any) -> Any:
+    """Settings with the defaults of the components inside them, as far as these are written as plain values."""
     if isinstance(value, list):
-        return [_with_defaults(item) for item in value]
+        return [with_defaults(item) for item in value]
     if not isinstance(value, Mapping):
         return value
-    given = {key: _with_defaults(item) for key, item in value.items()}
+    given = {key: with_defaults(item) for key, item in value.items()}
     return {**read_signature(value["_target_"]).defaults, **given} if "_target_" in value else given
 
 
-@cache
 def _check_function(target: str, is_stage: bool) -> Callable[..., list[str]] | None:
+    return own_function(target, "check") or (own_function(target, "check", alone=True) if is_stage else None)
+
+
+@cache
+def own_function(target: str, kind: str, alone: bool = False) -> Callable[..., list[str]] | None:
+    """The function ``<name>_<kind>`` next to a component, with ``alone`` the one that is just called ``<kind>``."""
     module, name = split_target(target)
     snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
-    names = top_names(module)
-    found = next((n for n in (f"{snake}_check", *(["check"] if is_stage else [])) if n in names), None)
-    if found is None:
+    found = kind if alone else f"{snake}_{kind}"
+    if found not in top_names(module):
         return None
-    alone = _from_source(module, found)
-    return alone if alone is not None else getattr(importlib.import_module(module), found)
+    light = _from_source(module, found)
+    return light if light is not None else getattr(importlib.import_module(module), found)
 
 
 def _from_source(module: str, function: str) -> Callable[..., list[str]] | None:

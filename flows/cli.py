@@ -9,7 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from flows import cache
 from flows.errors import BadInput, did_you_mean
+from flows.output import sturdy_output
 
 DESCRIPTION = """\
 r1flow runs DeepSeek-R1's post-training pipeline: cold start, reinforcement learning on verifiable rewards,
@@ -40,16 +42,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # the user's own components, after the installed packages
+    with sturdy_output() as output:
+        code = _answered(arguments)
+        output.flush()
+        if output.problem:
+            print(f"r1flow: the output can't be written: {output.problem}.", file=sys.stderr)
+            return code if arguments[:1] == ["run"] else code or 1
+        return code
+
+
+def _answered(arguments: list[str]) -> int:
     try:
         return _dispatch(arguments)
     except BadInput as error:
         print("\n".join(error.lines()), file=sys.stderr)
         return 2
+    except SyntaxError as error:  # of the user's own components, whose source is read before anything runs
+        print(f"{error.filename}:{error.lineno}: is not Python: {error.msg}. Fix: correct the file.", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -151,9 +163,7 @@ def _define_chat(parser: argparse.ArgumentParser) -> None:
 
 def _define_cache(parser: argparse.ArgumentParser) -> None:
     _define_artifacts(parser)
-    parser.add_argument(
-        "what", choices=("ls", "verify"), help="ls: list; verify: check every byte, set damaged ones aside"
-    )
+    cache.define(parser)
 
 
 def _positive(text: str) -> int:
@@ -181,11 +191,17 @@ def _plan(options: argparse.Namespace) -> int:
     if options.config:
         return _print_config(options)
     from components.artifacts import ArtifactStore
+    from flows.notes import notes
     from flows.plan import make_plan, plan_table
     from flows.run import prepare
 
     prepared = prepare(options.overrides, options.config_dir)
-    plan = make_plan(prepared.specs, ArtifactStore(prepared.artifacts / "cache"))
+    for warning in prepared.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    for note in notes(prepared.config, prepared.specs):
+        print(f"note: {note}", file=sys.stderr)
+    store = ArtifactStore(prepared.artifacts / "cache")
+    plan = make_plan(prepared.specs, store, ignore_code=prepared.ignores_code)
     _console().print(plan_table(prepared.config.pipeline, plan))
     return 0
 
@@ -252,14 +268,7 @@ def _chat(options: argparse.Namespace) -> int:
 
 
 def _cache(options: argparse.Namespace) -> int:
-    from components.artifacts import ArtifactStore
-    from flows.status import artifacts_table, verify_cache
-
-    if options.what == "verify":
-        return verify_cache(options.artifacts, _console())
-    store = ArtifactStore(options.artifacts / "cache")
-    _console().print(artifacts_table(store.ls(), store.drafts()))
-    return 0
+    return cache.command(options, _console())
 
 
 def _console() -> Any:
@@ -277,7 +286,7 @@ _COMMANDS: dict[str, tuple[str, _Define, Callable[[argparse.Namespace], int]]] =
     "report": ("Print a run's evaluation table and where its report lies.", _define_report, _report),
     "ui": ("Open the workflow and tracking interfaces of this directory's runs.", _define_ui, _ui),
     "chat": ("Talk to a trained model; reads lines from standard input.", _define_chat, _chat),
-    "cache": ("List the store of finished stages, or verify it.", _define_cache, _cache),
+    "cache": ("List, verify, clean, pin, export or import finished stages.", _define_cache, _cache),
 }
 
 

@@ -97,12 +97,14 @@ def compose(overrides: Sequence[str] = (), config_dir: Path | None = None) -> Co
             )
 
         base = composed([o.text for o in choosing])
+        _check_shape(_plain(base, resolve=False))
         stages = [name for name, node in (base.get("stages") or {}).items() if node is not None]
         root = {k: v for k, v in _plain(base, resolve=False).items() if k != "hydra"}
         lines = rewrite(parsed, stages, groups, root)
         cfg = composed(lines) if len(parsed) > len(choosing) else base
     choices = {k: v for k, v in cfg.hydra.runtime.choices.items() if "/" not in k and v is not None}
     raw = hide_secrets({k: v for k, v in _plain(cfg, resolve=False).items() if k != "hydra"})
+    _check_shape(raw)
     safe = OmegaConf.create(raw)
     return Config(
         root=_guard("configuration", lambda: _plain(safe, resolve=True), raw),
@@ -151,6 +153,22 @@ def _check_options(choosing: Sequence[Override], groups: Groups) -> None:
             problems.append(groups.check(o.key, str(o.plain), COMMAND_LINE, o.key))
     if found := [p for p in problems if p is not None]:
         raise BadInput(found)
+
+
+def _check_shape(raw: Mapping[str, Any]) -> None:
+    """``stages`` and ``only`` hold a mapping for every stage, or null. Raises: BadInput."""
+    for key, example in (("stages", "rl_1.steps=40"), ("only", "rl_1.steps=40")):
+        node = raw.get(key)
+        wrong = [(key, node)] if not isinstance(node, Mapping | None) else []
+        wrong += [(f"{key}.{name}", v) for name, v in (node or {}).items() if not _is_node(v)] if not wrong else []
+        if wrong:
+            place, got = wrong[0]
+            fix = f"a setting of one stage is written {example}"
+            raise BadInput(Problem("configuration", place, "is not a mapping", got=got, fix=fix))
+
+
+def _is_node(value: Any) -> bool:
+    return isinstance(value, Mapping | None) or (isinstance(value, str) and value.startswith("${"))
 
 
 def _guard(where: str, action: Any, known: Collection[str] = ()) -> Any:

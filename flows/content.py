@@ -1,60 +1,95 @@
-"""What a component reads from outside enters the stage's key: a changed data file is a changed stage.
+"""What a component reads from outside: its fingerprint enters the stage's key, its contents have to suffice.
 
-A component says so by a method ``fingerprint() -> str``; if it also has ``check()``, that runs first and its ValueError
-is told like any other bad input, before anything is built.
+A component says so by methods: ``fingerprint() -> str``, so that a changed data file is a changed stage; ``check()``,
+whose ValueError is told like any other bad input; ``contents() -> {file: rows}``, what a stage that is given this
+source can write at most. A stage's own check may take a fourth parameter, by input (or setting) name the contents that
+are known, and say what is lacking: data without traces can't be learned from, however the run is set up.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flows.annotations import CONTENT
 from flows.build import build
+from flows.checks import supply_problems
 from flows.errors import BadInput, Problem
 from flows.modules import Definition, look_up
 from flows.signature import split_target
 from flows.stage import StageSpec
 
+_METHODS = frozenset({"fingerprint", "contents"})
+Contents = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What one component was found to read."""
+
+    fingerprint: str | None = None
+    contents: Contents | None = None
+
 
 def with_content(specs: Sequence[StageSpec], allow: Sequence[str]) -> list[StageSpec]:
     """The stages with the fingerprint of what they read from outside in their settings.
 
-    Raises: BadInput with what a component finds wrong with its data.
+    Raises: BadInput with what a component finds wrong with its data, or a stage with what it is to be given.
     """
-    known: dict[str, str | Problem] = {}
+    known: dict[str, _Found | Problem] = {}
     marked = [replace(spec, settings=_marked(spec.settings, spec.name, allow, known)) for spec in specs]
     if problems := [found for found in known.values() if isinstance(found, Problem)]:
         raise BadInput(problems)
+    held = {spec.name: _contents(spec.settings, known) for spec in specs}
+    lacking = []
+    for spec in specs:
+        given = {name: contents for name, source in spec.inputs.items() for contents in held[source].values()}
+        given |= held[spec.name]
+        if given:
+            lacking += supply_problems(f"stage {spec.name}", spec.target, spec.settings, spec.inputs, given)
+    if lacking:
+        raise BadInput(lacking)
     return marked
 
 
-def _marked(value: Any, where: str, allow: Sequence[str], known: dict[str, str | Problem]) -> Any:
+def _contents(settings: Mapping[str, Any], known: Mapping[str, _Found | Problem]) -> dict[str, Contents]:
+    """By setting of a stage: what the component it names can give."""
+    found = {name: known.get(repr(value)) for name, value in settings.items()}
+    return {name: f.contents for name, f in found.items() if isinstance(f, _Found) and f.contents is not None}
+
+
+def _marked(value: Any, where: str, allow: Sequence[str], known: dict[str, _Found | Problem]) -> Any:
     if isinstance(value, list | tuple):
         return [_marked(item, f"{where}.{i}", allow, known) for i, item in enumerate(value)]
     if not isinstance(value, Mapping):
         return value
-    if isinstance(target := value.get("_target_"), str) and _has_fingerprint(target):
-        found = known.setdefault(repr(value), _fingerprint(value, where, allow))
-        return {**value, CONTENT: found}
+    if isinstance(target := value.get("_target_"), str) and _reads(target):
+        if repr(value) not in known:
+            known[repr(value)] = _read(value, where, allow)
+        fingerprint = getattr(known[repr(value)], "fingerprint", None)
+        return value if fingerprint is None else {**value, CONTENT: fingerprint}
     return {key: _marked(item, f"{where}.{key}", allow, known) for key, item in value.items()}
 
 
-def _has_fingerprint(target: str) -> bool:
-    """Whether the target is a class with that method; read from its source, nothing is imported."""
+def _reads(target: str) -> bool:
+    """Whether the target is a class with such a method; read from its source, nothing is imported."""
     found = look_up(*split_target(target), 0)
     body = found.node.body if isinstance(found, Definition) and isinstance(found.node, ast.ClassDef) else []
-    return any(isinstance(item, ast.FunctionDef) and item.name == "fingerprint" for item in body)
+    return any(isinstance(item, ast.FunctionDef) and item.name in _METHODS for item in body)
 
 
-def _fingerprint(node: Mapping[str, Any], where: str, allow: Sequence[str]) -> str | Problem:
+def _read(node: Mapping[str, Any], where: str, allow: Sequence[str]) -> _Found | Problem:
     stage, _, key = where.partition(".")
     try:
         component = build(node, allow=allow)
-        if hasattr(component, "check"):
-            component.check()
-        return component.fingerprint()
+        if hasattr(component, "contents"):
+            contents = component.contents()
+        else:
+            contents = None
+            if hasattr(component, "check"):
+                component.check()
+        return _Found(component.fingerprint() if hasattr(component, "fingerprint") else None, contents)
     except (ValueError, OSError) as error:
         return Problem(f"stage {stage}", key, str(error))

@@ -22,6 +22,7 @@ class Problem:
         key: dotted key, empty if the whole of ``where`` is meant.
         got: the offending value as the user wrote it.
         fix: what to do, an imperative sentence without the full stop.
+        warning: the run may go on.
     """
 
     where: str
@@ -29,6 +30,7 @@ class Problem:
     problem: str
     got: Any = _NOTHING
     fix: str = ""
+    warning: bool = False
 
     def __str__(self) -> str:
         place = " ".join(part for part in (self.where, self.key) if part)
@@ -50,6 +52,11 @@ class BadInput(Exception):
         if (more := len(self.problems) - SHOWN) > 0:
             lines.append(f"… and {more} more.")
         return lines
+
+
+def errors(problems: Iterable[Problem]) -> list[Problem]:
+    """Those with which nothing can run."""
+    return [problem for problem in problems if not problem.warning]
 
 
 def short(value: Any, limit: int = 80) -> str:

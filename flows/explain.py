@@ -13,7 +13,7 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
     Args:
         old, new: ``target``, ``settings``, ``seed``, ``source`` (file → digest), ``parents`` (input name → ``stage``,
-            ``key``, ``digest``; None for one that is itself still to be built).
+            ``key``, ``digest``; None for one that is itself still to be built, of which nothing is said).
     """
     found = []
     if old.get("target") != new["target"]:
@@ -44,7 +44,7 @@ def _parents(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
         if name not in new:
             yield f"input {name} is gone"
         elif now is None:
-            yield f"input {name} is to be built"
+            continue
         elif not was:
             yield f"input {name} is new ({now['stage']}/{now['key'][:8]})"
         elif was["digest"] != now["digest"]:

@@ -17,17 +17,20 @@ from flows.errors import did_you_mean
 @cache
 def find_source(module: str) -> Path | None:
     """File of a module, found without importing its parent packages."""
-    paths: list[str] | None = None
-    spec = None
-    parts = module.split(".")
-    for i in range(len(parts)):
-        spec = importlib.machinery.PathFinder.find_spec(".".join(parts[: i + 1]), paths)
-        if spec is None:
+    top, *rest = module.split(".")
+    spec = importlib.machinery.PathFinder.find_spec(top)
+    if spec is None:
+        return _source_by_finders(module)
+    found = Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
+    folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
+    for part in rest:  # by hand: below a folder without __init__.py, importlib wants to have imported that folder
+        package = next((file for f in folders if (file := f / part / "__init__.py").is_file()), None)
+        found = package or next((file for f in folders if (file := f / f"{part}.py").is_file()), None)
+        inside = [f / part for f in folders if (f / part).is_dir()]
+        folders = [package.parent] if package else [] if found else inside
+        if found is None and not folders:
             return _source_by_finders(module)
-        paths = list(spec.submodule_search_locations or [])
-    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
-        return None
-    return Path(spec.origin)
+    return found
 
 
 def _source_by_finders(module: str) -> Path | None:
@@ -89,6 +92,15 @@ def _flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:
         for part in ("body", "orelse", "finalbody"):
             if isinstance(statement, ast.If | ast.Try) and (inner := getattr(statement, part, None)):
                 yield from _flat(inner)
+
+
+def literal(module: str, name: str) -> Any:
+    """The value of a constant that is written out in a module; None if there is none."""
+    try:
+        value = getattr(top_names(module).get(name), "value", None)
+        return None if value is None else ast.literal_eval(value)
+    except (ValueError, TypeError):
+        return None
 
 
 def look_up(module: str, name: str, depth: int) -> Any:

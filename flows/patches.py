@@ -58,6 +58,8 @@ def patched(config: Config, where: str, path: str, node: Any, patch: Any) -> Any
         if isinstance(patch, str) and group in config.groups and isinstance(node, Mapping | None):
             return _option(config, where, path, group, patch)
         return patch
+    if not patch and path and not (isinstance(node, Mapping) and "_target_" in node):
+        return {}  # a plain mapping that is written out as empty; merging would change nothing
     if OPTION in patch:
         group, option = path.rpartition(".")[2], patch[OPTION]
         is_option = isinstance(node, Mapping | None) or option in config.groups.options[group]
@@ -95,8 +97,8 @@ def _unknown(where: str, path: str, key: str, node: Mapping[str, Any]) -> Proble
         allowed |= {"seed"} if not path else set()
         if signature.open or key in allowed or key in SPECIAL:
             return None
-    elif not node or (path == "inputs" and nearest(key, node) is None):
-        return None  # a further input may have any name, but not one that looks misspelt
+    elif nearest(key, node) is None:
+        return None  # a further input, quota, term may have any name, but not one that looks misspelt
     return Problem(where, inner, f"no such setting {key!r}", fix=did_you_mean(key, allowed, f"{path}." if path else ""))
 
 

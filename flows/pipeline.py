@@ -7,17 +7,21 @@ what happens.
 from __future__ import annotations
 
 import graphlib
+import itertools
 import os
 import queue
+import select
 import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from components.runtime import Inputs, Interrupted, StageArtifact
 from flows.launch import Context, Launcher, StageFailed, make_launcher
+from flows.launch.causes import is_transient
 from flows.launch.events import Emit
 from flows.signals import Stop
 
@@ -28,9 +32,10 @@ if TYPE_CHECKING:
 State = Literal["reused", "done", "failed", "skipped", "interrupted"]
 # launch(spec, parents, claim) -> metrics: what `execute` calls if the stage has to be built.
 Launch = Callable[..., dict[str, Any]]
-Say = Callable[[str], None]
+Say = Callable[..., None]
 Execute = Callable[["StageSpec", Inputs, Launch, Say], StageArtifact]
 
+LONGEST_WAIT_S = 60.0  # between two tries of a stage
 GRACE_S = 5.0  # after a stop, for stages that are not building (verifying, waiting for another run's lock)
 
 _STOPPING = "stopping: running stages finish their step and write a checkpoint; a second signal kills them"
@@ -116,6 +121,8 @@ class Driver:
         execute: ``execute(spec, parents, launch, say)`` makes or finds one stage's artifact; it calls ``launch`` if the
             stage has to be built, and says in a line whether and why.
         capacity: cores that stages under construction may occupy together; a larger stage runs alone.
+        retry_wait_s: before a stage that failed for a cause that may pass is tried again, doubled each time; how often
+            is the stage's own ``retries``.
         allow: packages that components and launchers may come from.
 
     Raises:
@@ -130,13 +137,16 @@ class Driver:
         emit: Emit = lambda event: None,
         stop: Stop | None = None,
         capacity: int | None = None,
+        retry_wait_s: float = 2.0,
         allow: Sequence[str] = ("components",),
     ) -> None:
         self._specs = {spec.name: spec for spec in specs}
         self._order = _order(specs)
         self._places = {name: place for place, name in enumerate(self._specs)}
         self._execute, self._emit, self._stop = execute, emit, stop or Stop()
-        self._context = Context(emit, self._stop, tuple(allow))
+        self._context = Context(self._of_a_stage, self._stop, tuple(allow))
+        self._retry_wait_s = retry_wait_s
+        self._logged: dict[str, int] = {}
         self._said: dict[str, str] = {}
         self._slots = Slots(capacity or os.cpu_count() or 1)
         self._launchers: dict[str, Launcher] = {spec.name: make_launcher(spec.launcher, allow) for spec in specs}
@@ -214,30 +224,51 @@ class Driver:
             }
         )
 
-    def _say(self, name: str, text: str) -> None:
+    def _say(self, name: str, text: str, **more: Any) -> None:
         self._said[name] = text
         if not text.startswith(_TOLD_BY_THE_STATE):
-            self._emit({"event": "say", "stage": name, "text": text})
+            self._emit({"event": "say", "stage": name, "text": text, **more})
+
+    def _of_a_stage(self, event: dict[str, Any]) -> None:
+        """Pass on what a stage tells; a step that is done again after a fault was logged the first time."""
+        if event.get("event") == "metrics":
+            if event["step"] <= self._logged.get(event["stage"], -1):
+                return
+            self._logged[event["stage"]] = event["step"]
+        self._emit(event)
 
     def _attempt(self, spec: StageSpec) -> StageOutcome:
-        """Everything that may happen to a stage, as an outcome."""
+        """Everything that may happen to a stage, as an outcome; tried again where the cause may pass by itself."""
+        for number in itertools.count(1):
+            outcome, transient = self._try(spec)
+            if not transient or number > spec.retries or self._stop.requested():
+                break
+            wait_s = min(LONGEST_WAIT_S, self._retry_wait_s * 2 ** (number - 1))
+            text = f"{outcome.why}. This may pass: trying again in {wait_s:g} s ({number} of {spec.retries})"
+            self._emit({"event": "say", "stage": spec.name, "text": text, "level": "warning"})
+            select.select([self._stop.asked], [], [], wait_s)  # a stop ends the wait
+        return outcome
+
+    def _try(self, spec: StageSpec) -> tuple[StageOutcome, bool]:
+        """One attempt, and whether what made it fail may pass by itself."""
         parents = {
             name: artifact for name, stage in spec.inputs.items() if (artifact := self._outcomes[stage].artifact)
         }
         begin = time.perf_counter()
         state: State = "failed"
-        artifact, why, details = None, "", ""
+        artifact, why, details, transient = None, "", "", False
         try:
-            artifact = self._execute(spec, parents, self._launch, lambda text: self._say(spec.name, text))
+            artifact = self._execute(spec, parents, self._launch, partial(self._say, spec.name))
             state, why = ("reused", self._said.get(spec.name, "")) if artifact.cached else ("done", "")
         except Interrupted as error:
             state, why = "interrupted", str(error)
         except StageFailed as error:
-            why, details = error.reason, error.details
+            why, details, transient = error.reason, error.details, error.transient
         except Exception as error:
             why, details = f"{type(error).__name__}: {error}", traceback.format_exc()
+            transient = is_transient(error)
         wall_s = time.perf_counter() - self._building.pop(spec.name, begin)
-        return StageOutcome(state, artifact, why, details, wall_s)
+        return StageOutcome(state, artifact, why, details, wall_s), transient
 
     def _launch(self, spec: StageSpec, parents: Inputs, claim: Claim, *_: Any) -> dict[str, Any]:
         """Build a stage once cores are free for it; the metrics of its main process."""

@@ -132,4 +132,9 @@ def _close_abandoned(host: str) -> None:
         for run in client.read_flow_runs(flow_run_filter=running):
             pid = next((tag[4:] for tag in run.tags if tag.startswith("pid:")), None)
             if pid is not None and Path("/proc/self").exists() and not Path(f"/proc/{pid}").exists():
+                for task_run in client.read_task_runs(
+                    flow_run_filter=FlowRunFilter.model_validate({"id": {"any_": [run.id]}})
+                ):
+                    if not (task_run.state and task_run.state.is_final()):
+                        client.set_task_run_state(task_run.id, Crashed(message="the run was killed"), force=True)
                 client.set_flow_run_state(run.id, Crashed(message="the run was killed"), force=True)

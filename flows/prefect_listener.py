@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from flows.launch.events import Emit, Event, Fanout
+from flows.prefect_server import configured_api_url
+from flows.redact import redact
 
 _PASSED_ON = {"run", "stage", "say"}
 
@@ -38,10 +40,12 @@ class PrefectListener:
         say: takes one line: the address, or why there is no record.
     """
 
+    _STAYS = " (the server stays; to stop it: r1flow ui --stop)"
+
     def __init__(self, home: Path, run: str, say: Emit) -> None:
         home = home.resolve()
         home.mkdir(parents=True, exist_ok=True)
-        self._say, self._failed, self._closed = say, False, False
+        self._say, self._failed, self._closed, self._connected = say, False, False, False
         root = str(Path(__file__).parents[1])
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
         self._log = home / "flow.log"
@@ -82,7 +86,12 @@ class PrefectListener:
         try:
             code = self._process.wait(limit_s)
         except subprocess.TimeoutExpired:
-            self._tell("Prefect is still recording this run, in the background")
+            if (url := configured_api_url()) is None or self._connected:
+                self._tell("Prefect is still recording this run, in the background")
+            else:
+                self._tell(
+                    f"Prefect at {redact(url)} has not answered yet; in the background it is tried a little longer"
+                )
         else:
             if code:
                 self._fail(f"its recorder ended with code {code}, see {self._log}")
@@ -94,12 +103,14 @@ class PrefectListener:
             if "problem" in message:
                 self._fail(message["problem"])
             else:
-                self._tell(f"Prefect shows this run: {message['url']} (the server stays; to stop it: r1flow ui --stop)")
+                url, stays = message["url"], "" if configured_api_url() else self._STAYS
+                self._connected = True
+                self._tell(f"Prefect shows this run: {url}{stays}", address={"Prefect": url})
 
     def _fail(self, why: str) -> None:
         if not self._failed:
             self._failed = True
-            self._tell(f"Prefect does not record this run: {why}. The run goes on without it")
+            self._tell(f"Prefect does not record this run: {why}. The run goes on without it", level="warning")
 
-    def _tell(self, text: str) -> None:
-        self._say({"event": "say", "stage": None, "text": text})
+    def _tell(self, text: str, **more: Any) -> None:
+        self._say({"event": "say", "stage": None, "text": text, **more})

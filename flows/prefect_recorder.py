@@ -24,6 +24,7 @@ from flows.prefect_server import (
     ensure_prefect_server,
     wait_for_prefect,
 )
+from flows.redact import redact
 
 LIMIT_S = 180.0  # after the last event; Prefect's client asks a server that died for minutes
 
@@ -52,12 +53,23 @@ def main() -> None:
             wait_for_prefect(f"{server.url}/api", home=given.home, server=server)
         else:
             os.environ.update(PRIVATE)
-            wait_for_prefect(url)
+            _wait_for_theirs(url)
             from flows.prefect_flow import follow
         follow(given.run, given.driver, map(json.loads, iter(lines.get, None)), tell)
     except ServerFailed as error:
         tell({"problem": str(error)})
         raise SystemExit(1) from None
+
+
+def _wait_for_theirs(url: str) -> None:
+    """Raises: ServerFailed with what to do about a server of the user's that is not there."""
+    if not url.startswith(("http://", "https://")):
+        raise ServerFailed(f"PREFECT_API_URL={redact(url)} is no address. Fix: write http://HOST:4200/api")
+    try:
+        wait_for_prefect(url)
+    except ServerFailed as error:
+        fix = "start that server, or unset PREFECT_API_URL (also in Prefect's profile) to use one of our own"
+        raise ServerFailed(f"{redact(str(error))}. Fix: {fix}, or orchestrator=inline") from None
 
 
 def _read(lines: queue.SimpleQueue[str | None]) -> None:

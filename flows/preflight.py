@@ -3,54 +3,65 @@
 Three kinds of check, in this order: every node fits its component's signature (names, required settings, types);
 figures that can't be right whatever the component (a negative learning rate, a group of one); and what a component
 says itself, by a function ``<name>_check(settings) -> list[str]`` next to it (for a stage also plain ``check``).
-Such a function is pure; a stage's may take two more parameters, its inputs and the number of its processes. It is run
-from its source alone if it uses nothing but built-ins, the standard library and constants of its module, else the
-module is imported.
+What it calls a warning is told and stops nothing. Such a function is pure; a stage's may take two more parameters, its
+inputs and the number of its processes. It is run from its source alone if it uses nothing but built-ins, the standard
+library and constants of its module, else the module is imported.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import shutil
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.annotations import SPECIAL
 from flows.build import ALLOWED, is_allowed
 from flows.checks import component_problems, figure_problems
-from flows.errors import BadInput, Problem, did_you_mean, short
+from flows.errors import BadInput, Problem, did_you_mean, errors, short
 from flows.launch import make_launcher
+from flows.place import store_problems
 from flows.signature import NoSuchTarget, Signature, read_signature
 from flows.stage import StageSpec
 from flows.values import canonical, type_problem
+from flows.wiring import wiring_problems
 
 if TYPE_CHECKING:
     from flows.compose import Config
 
 _STAGE_ARGUMENTS = ("inputs", "out")
 ORCHESTRATORS = ("prefect", "inline")
+CODE_CHOICES = ("check", "ignore")
 _EXAMPLES = {"seed": "0", "artifacts": "artifacts", "allow": "[my_package]"}
-_ROOM = 200 * 2**20  # bytes; less than this can't hold one run of the tiny default
 
 
 def preflight(
-    specs: Sequence[StageSpec], *, allow: Sequence[str] = (), artifacts: Path | None = None
+    specs: Sequence[StageSpec],
+    *,
+    allow: Sequence[str] = (),
+    artifacts: Path | None = None,
+    warn: Callable[[Problem], None] | None = None,
 ) -> list[StageSpec]:
     """The stages with their settings brought to their declared types (1 → 1.0), if nothing is wrong with them.
+
+    Args:
+        warn: is told each warning.
 
     Raises: BadInput with everything that is wrong; the same problem in several stages is told once.
     """
     allowed = (*ALLOWED, *allow)
-    problems = [*_store_problems(artifacts)] if artifacts is not None else []
+    problems = [*store_problems(artifacts)] if artifacts is not None else []
     checked = []
     for spec in specs:
         found, settings = _stage(spec, allowed)
         problems += found
         checked.append(_with_settings(spec, settings))
-    if problems:
-        raise BadInput(_told_once(problems))
+    problems += wiring_problems(specs)
+    if wrong := errors(problems):
+        raise BadInput(_told_once(wrong))
+    for problem in _told_once(problems):
+        if warn is not None:
+            warn(problem)
     return checked
 
 
@@ -63,20 +74,39 @@ def preflight_run(config: Config) -> None:
         ("artifacts", str, "a directory"),
         ("allow", list, "a list of packages"),
     ):
-        if type(root.get(key)) is not kind:
+        if type(root.get(key)) is not kind or root.get(key) == "":
             problems.append(
                 Problem(where, key, f"expects {text}", got=root.get(key), fix=f"set {key}={_EXAMPLES[key]}")
             )
+    wait = root.get("retry_wait_s", 0)
+    if isinstance(wait, bool) or not isinstance(wait, int | float) or not wait >= 0:
+        problems.append(
+            Problem(where, "retry_wait_s", "expects a number of seconds, 0 or more", got=wait, fix="set retry_wait_s=2")
+        )
     if (name := root.get("orchestrator")) not in ORCHESTRATORS:
         problems.append(
             Problem(where, "orchestrator", "no such orchestrator", got=name, fix=did_you_mean(str(name), ORCHESTRATORS))
         )
+    problems += _cache_problems(root.get("cache"))
     if problems:
         raise BadInput(problems)
     if isinstance(tracking := root.get("tracking"), Mapping) and tracking:
-        problems = check_node(where, "tracking", tracking, (*ALLOWED, *root["allow"]))[0]
+        problems = errors(check_node(where, "tracking", tracking, (*ALLOWED, *root["allow"]))[0])
     if problems:
         raise BadInput(problems)
+
+
+def _cache_problems(cache: Any) -> Iterator[Problem]:
+    if not isinstance(cache, Mapping | None):
+        yield Problem("configuration", "cache", "is not a mapping", got=cache, fix="write cache.code=ignore")
+        return
+    for key, value in (cache or {}).items():
+        if key != "code":
+            fix = did_you_mean(str(key), ["code"], "cache.")
+            yield Problem("configuration", f"cache.{key}", "no such setting", got=value, fix=fix)
+        elif value not in CODE_CHOICES:
+            fix = did_you_mean(str(value), CODE_CHOICES)
+            yield Problem("configuration", "cache.code", "no such choice", got=value, fix=fix)
 
 
 def check_node(
@@ -91,9 +121,10 @@ def check_node(
     except NoSuchTarget as error:
         return [Problem(where, _join(key, "_target_"), error.problem, fix=error.fix)], dict(node)
     problems, values = _settings(where, key, node, signature, allow, skip=(), partial=bool(node.get("_partial_")))
-    if not problems:
+    if not errors(problems):
         figures = {**signature.defaults, **node}
-        problems = [*figure_problems(where, key, figures), *component_problems(where, key, target, values, None)]
+        checked = {**signature.defaults, **values}
+        problems += [*figure_problems(where, key, figures), *component_problems(where, key, target, checked, None)]
     return problems, {**{k: node[k] for k in SPECIAL if k in node}, **values}
 
 
@@ -115,16 +146,16 @@ def _stage(spec: StageSpec, allow: Sequence[str]) -> tuple[list[Problem], dict[s
     users = allow[len(ALLOWED) :]
     of_launcher = check_node(where, "launcher", spec.launcher, ("flows.launch", *users))[0]
     launcher = None
-    if not of_launcher:
+    if not errors(of_launcher):
         try:
             launcher = make_launcher(spec.launcher, users)
         except ValueError as error:  # "launcher.processes=2: … Fix: …"
             text, _, fix = str(error).partition(" Fix: ")
-            of_launcher = [Problem(where, "", text.rstrip("."), fix=fix or "correct that setting of the launcher")]
+            of_launcher += [Problem(where, "", text.rstrip("."), fix=fix or "correct that setting of the launcher")]
     problems += of_launcher
-    if not problems:
+    if not errors(problems):
         processes = getattr(launcher, "processes", 1)
-        problems = [
+        problems += [
             *figure_problems(where, "", {**signature.defaults, **settings}),
             *component_problems(where, "", spec.target, values, spec.inputs, processes),
         ]
@@ -169,7 +200,7 @@ def _settings(
             continue
         below, value = _nested(where, inner, value, allow)
         problems += below
-        if name in parameters and not below:
+        if name in parameters and not errors(below):
             problem = type_problem(where, inner, parameters[name], value)
             problems += [problem] if problem else []
             value = value if problem else canonical(value, parameters[name].type)
@@ -209,32 +240,6 @@ def _input_nodes(where: str, node: Any, inputs: Mapping[str, str], key: str = ""
     elif isinstance(node, list):
         for i, value in enumerate(node):
             yield from _input_nodes(where, value, inputs, _join(key, str(i)))
-
-
-def _store_problems(artifacts: Path) -> Iterator[Problem]:
-    """The directory for artifacts can be written and has room."""
-    there = next(path for path in (artifacts, *artifacts.absolute().parents) if path.exists())
-    try:
-        with tempfile.TemporaryFile(dir=there) as probe:  # leaves nothing, not even for a moment where it has no name
-            probe.write(b"\0")
-    except OSError as error:
-        yield Problem(
-            "configuration",
-            "artifacts",
-            f"can't be written: {error.strerror}",
-            got=str(artifacts),
-            fix="set artifacts=DIR to a directory you may write",
-        )
-        return
-    free = shutil.disk_usage(there).free
-    if free < _ROOM:
-        yield Problem(
-            "configuration",
-            "artifacts",
-            f"has {free // 2**20} MiB free, too little for a run",
-            got=str(artifacts),
-            fix=f"free at least {_ROOM // 2**20} MiB or set artifacts=DIR",
-        )
 
 
 def _with_settings(spec: StageSpec, settings: Mapping[str, Any]) -> StageSpec:

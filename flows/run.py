@@ -14,7 +14,10 @@ from typing import Any
 from flows.build import ALLOW_VARIABLE, ALLOWED, build, stage_specs
 from flows.compose import Config, compose
 from flows.content import with_content
+from flows.errors import Problem
+from flows.notes import notes
 from flows.preflight import preflight, preflight_run
+from flows.redact import redact
 from flows.stage import StageSpec, run_stage
 
 Listener = Callable[[Mapping[str, Any]], None]
@@ -26,6 +29,7 @@ class Prepared:
 
     config: Config
     specs: Sequence[StageSpec]
+    warnings: Sequence[Problem] = ()
 
     @property
     def artifacts(self) -> Path:
@@ -34,6 +38,11 @@ class Prepared:
     @property
     def allow(self) -> tuple[str, ...]:
         return tuple(self.config.root.get("allow") or ())
+
+    @property
+    def ignores_code(self) -> bool:
+        """Whether artifacts of other source files are good enough (``cache.code=ignore``)."""
+        return (self.config.root.get("cache") or {}).get("code") == "ignore"
 
 
 def prepare(overrides: Sequence[str], config_dir: Path | None = None) -> Prepared:
@@ -44,9 +53,11 @@ def prepare(overrides: Sequence[str], config_dir: Path | None = None) -> Prepare
     config = compose(overrides, config_dir)
     preflight_run(config)
     allow = tuple(config.root.get("allow") or ())
-    specs = preflight(stage_specs(config), allow=allow, artifacts=Path(config.root["artifacts"]))
+    warnings: list[Problem] = []
+    artifacts = Path(config.root["artifacts"])
+    specs = preflight(stage_specs(config), allow=allow, artifacts=artifacts, warn=warnings.append)
     specs = with_content(specs, (*ALLOWED, *allow))
-    return Prepared(config, specs)
+    return Prepared(config, specs, warnings)
 
 
 def run(overrides: Sequence[str], config_dir: Path | None = None, *, quiet: bool = False, sweep: str = "") -> int:
@@ -55,8 +66,10 @@ def run(overrides: Sequence[str], config_dir: Path | None = None, *, quiet: bool
     Raises: BadInput, before anything was built.
     """
     prepared = prepare(overrides, config_dir)
-    for key in unused_choices(prepared.config):
-        print(f"note: no stage of pipeline {prepared.config.pipeline} uses {key}", file=sys.stderr)
+    for warning in prepared.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    for note in notes(prepared.config, prepared.specs):
+        print(f"note: {note}", file=sys.stderr)
     from components.artifacts import ArtifactStore
     from components.tracking.console import ConsoleView
     from components.tracking.jsonl import EventLog
@@ -72,6 +85,8 @@ def run(overrides: Sequence[str], config_dir: Path | None = None, *, quiet: bool
     if any("torchrun" in str(spec.launcher.get("_target_")) for spec in new):
         warm_up()  # something has to be built: torch is loaded while the trackers start
     record = RunRecord.start(prepared.artifacts, prepared.config, prepared.specs, sweep)
+    if (uri := os.environ.get("MLFLOW_TRACKING_URI")) and prepared.config.root.get("tracking"):
+        record({"address": {"MLflow": redact(uri)}})
     store = ArtifactStore(prepared.artifacts / "cache", run=record.id)
     state, code = "failed", 1
     try:
@@ -86,9 +101,12 @@ def run(overrides: Sequence[str], config_dir: Path | None = None, *, quiet: bool
         ):
             driver = Driver(
                 prepared.specs,
-                lambda spec, parents, launch, say: run_stage(spec, parents, store, launch, say),
+                lambda spec, parents, launch, say: run_stage(
+                    spec, parents, store, launch, say, ignore_code=prepared.ignores_code
+                ),
                 emit=emit,
                 stop=stop,
+                retry_wait_s=prepared.config.root.get("retry_wait_s", 2.0),
                 allow=(*ALLOWED, *prepared.allow),
             )
             result = driver.run()
@@ -106,14 +124,6 @@ def _orchestrated(prepared: Prepared, run: str, events: Any) -> contextlib.Abstr
     from flows.prefect_listener import recorded_in_prefect
 
     return recorded_in_prefect(prepared.artifacts / "prefect", run, events)
-
-
-def unused_choices(config: Config) -> list[str]:
-    """Overrides that reach nothing: the group they set is used by no stage of this pipeline."""
-    for_the_run = {"pipeline", "experiment", "launcher", "tracking", "hydra"}
-    used = set().union(*config.references.values()) | for_the_run
-    touched = {text.lstrip("+~").partition("=")[0].split(".")[0].split("@")[0] for text in config.overrides}
-    return sorted(key for key in touched if key in config.groups and key not in used)
 
 
 def _header(prepared: Prepared, record: Any) -> dict[str, Any]:

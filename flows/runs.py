@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -29,6 +30,34 @@ _WORDS = (
 )
 
 
+def adopt(artifacts: Path, record: Mapping[str, Any], origin: str) -> str | None:
+    """Write the record of a run of another machine, with the places its artifacts have here; its id.
+
+    None if it can't be taken: another schema, no usable name, a shape that is not a record's.
+    """
+    name, stages = str(record.get("id", "")), record.get("stages")
+    if record.get("schema") != SCHEMA or not _ID.match(name) or set(name) <= {"."} or not isinstance(stages, Mapping):
+        return None
+    if not isinstance(record.get("started"), str) or not all(isinstance(stage, Mapping) for stage in stages.values()):
+        return None
+    directory = artifacts / "runs" / name
+    if directory.exists():
+        return name
+    here = {}
+    for stage, entry in stages.items():
+        path = artifacts.absolute() / "cache" / str(stage) / str(entry.get("key") or "-")
+        found = bool(_ID.match(str(stage))) and bool(_ID.match(path.name)) and path.is_dir()
+        kept = {k: v for k, v in entry.items() if k not in ("path", "key", "digest") or found}
+        here[str(stage)] = {**kept, **({"path": str(path)} if found else {})}
+    directory.mkdir(parents=True)
+    content = {**record, "stages": here, "imported": {"from": origin, "at": _now()}}
+    content |= {"state": "killed"} if record.get("state") == "running" else {}
+    temporary = directory / "run.json.tmp"
+    temporary.write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
+    os.replace(temporary, directory / "run.json")
+    return name
+
+
 class RunRecord:
     """The record of a run that is under way. As a listener it follows the driver's events; every change is written
     to a temporary file and renamed, so that a reader never sees half of it.
@@ -47,7 +76,6 @@ class RunRecord:
     @classmethod
     def start(cls, artifacts: Path, config: Config, specs: Sequence[StageSpec], sweep: str = "") -> RunRecord:
         """Make the directory of a new run and write its first record."""
-        directory = new_directory(artifacts / "runs")
         stages = {
             spec.name: {
                 "state": "waiting",
@@ -60,12 +88,13 @@ class RunRecord:
         }
         content = {
             "schema": SCHEMA,
-            "id": directory.name,
+            "id": "",
             "pipeline": config.pipeline,
             "choices": dict(config.choices),
             "overrides": [redact(text) for text in config.overrides],
             "config": config.unresolved,
             "seed": config.root.get("seed", 0),
+            "cache": dict(config.root.get("cache") or {}),
             "sweep": sweep,
             "git": _git_revision(),
             "python": platform.python_version(),
@@ -79,7 +108,9 @@ class RunRecord:
             "addresses": {},
             "stages": stages,
         }
-        return cls(directory, content)
+        with held(artifacts, exclusive=False):  # from here on `r1flow cache gc` sees that this run needs things
+            directory = new_directory(artifacts / "runs")
+            return cls(directory, {**content, "id": directory.name})
 
     @property
     def id(self) -> str:
@@ -95,8 +126,10 @@ class RunRecord:
                 if event.get(k) not in (None, "", {})
             }
             self._update(self.content["stages"][event["stage"]], {**found, **_jsonable(artifact)})
-        elif event.get("event") == "address":
-            self._update(self.content["addresses"], {str(event["name"]): str(event["url"])})
+        elif event.get("event") == "say" and event.get("code_ignored") and event.get("stage") in self.content["stages"]:
+            self._update(self.content["stages"][event["stage"]], {"code_ignored": event["code_ignored"]})
+        elif isinstance(event.get("address"), Mapping):
+            self._update(self.content["addresses"], {str(k): str(v) for k, v in event["address"].items()})
 
     def finish(self, state: str, exit_code: int) -> None:
         """Write how the run ended and release the lock."""
@@ -112,6 +145,16 @@ class RunRecord:
         temporary = self.directory / "run.json.tmp"
         temporary.write_text(json.dumps(self.content, indent=1, default=str) + "\n", encoding="utf-8")
         os.replace(temporary, self.directory / "run.json")
+
+
+@contextlib.contextmanager
+def held(artifacts: Path, *, exclusive: bool) -> Iterator[None]:
+    """Keep runs from starting (exclusive), or garbage from being collected, for a moment."""
+    folder = artifacts / "runs"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+        yield
 
 
 def new_directory(parent: Path) -> Path:

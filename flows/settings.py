@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from flows.errors import BadInput, Problem, did_you_mean
+from flows.errors import BadInput, Problem, did_you_mean, nearest
 
 COMMAND_LINE = "command line"
 OPTION, DELETE = "_option_", "_delete_"
@@ -137,7 +137,7 @@ def rewrite(
     Raises:
         BadInput: naming every override whose key leads nowhere, with the nearest spelling.
     """
-    results = [_rewrite_one(override, stages, groups, root) for override in overrides]
+    results = [line for override in overrides for line in _rewrite_all(override, stages, groups, root)]
     problems = [result for result in results if isinstance(result, Problem)]
     if problems:
         raise BadInput(problems)
@@ -150,6 +150,23 @@ def _marked_options(only: Mapping[str, Any], groups: Groups) -> Iterator[str]:
         for key, value in (patch or {}).items():
             if key in groups and isinstance(value, str) and value in groups.options[key]:
                 yield f"++only.{stage}.{key}={{{OPTION}: {value}}}"
+
+
+def _rewrite_all(
+    o: Override, stages: Collection[str], groups: Groups, root: Mapping[str, Any]
+) -> Iterator[str | Problem]:
+    line = _rewrite_one(o, stages, groups, root)
+    if isinstance(line, str) and o.path[0] in root and _is_component(o.value):
+        # Another component: Hydra would merge it into the one that is there, whose settings it doesn't have.
+        yield f"++{o.key}=null"
+        yield f"++{o.key}={o.value}"
+    else:
+        yield line
+
+
+def _is_component(value: Any) -> bool:
+    text = str(value).replace(" ", "")
+    return text.startswith("{") and "_target_:" in text
 
 
 def _rewrite_one(o: Override, stages: Collection[str], groups: Groups, root: Mapping[str, Any]) -> str | Problem:
@@ -228,6 +245,7 @@ def _is_literal(text: str) -> bool:
 def _root_override(o: Override, root: Mapping[str, Any]) -> str | Problem:
     """Let through a key that exists or that the component around it accepts; `flows.preflight` checks the rest."""
     node: Any = root
+    owner: Any = {}  # what holds `node`
     for i, part in enumerate(o.path):
         if not isinstance(node, Mapping):
             if node is None or isinstance(node, list) or "${" in str(node):
@@ -235,13 +253,16 @@ def _root_override(o: Override, root: Mapping[str, Any]) -> str | Problem:
             where = ".".join(o.path[:i])
             return Problem(COMMAND_LINE, o.key, f"{where} is a value, it has no keys", fix=f"write {where}=…")
         if part in node:
-            node = node[part]
+            owner, node = node, node[part]
             continue
         accepted = [k for k in node if not k.startswith("_")]
         if "_target_" in node:
             return f"++{o.key}={o.value}" if o.sign != "~" else _unknown(o, i, accepted)
+        if "_target_" in owner and o.sign != "~" and nearest(part, accepted) is None:
+            return f"++{o.key}={o.value}"  # names of the user's own: columns, quotas
         return o.text if o.sign.startswith("+") else _unknown(o, i, accepted)
-    return o.text if o.sign != "+" else f"++{o.key}={o.value}"
+    merges = isinstance(node, Mapping) and o.sign == "" and (o.value or "").lstrip().startswith("{")
+    return f"++{o.key}={o.value}" if merges or o.sign == "+" else o.text
 
 
 def _unknown(o: Override, i: int, accepted: list[str]) -> Problem:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 
 from components.runtime import Interrupted
@@ -50,6 +51,7 @@ class Stop:
         self.asked, self.now = Latch(), Latch()
         self.signum: int | None = None
         self.on_request: Callable[[], None] = lambda: None
+        self._raise = False
 
     @property
     def exit_code(self) -> int:
@@ -63,6 +65,8 @@ class Stop:
         """What a signal does; callable from code as well."""
         if self.asked.is_set():
             self.now.set()
+            if self._raise and threading.current_thread() is threading.main_thread():
+                raise KeyboardInterrupt
         else:
             self.signum = int(signum)
             self.asked.set()
@@ -72,6 +76,15 @@ class Stop:
         """Raise `Interrupted` if a stop was requested."""
         if self.requested():
             raise Interrupted("asked to stop")
+
+    @contextlib.contextmanager
+    def raising_at_once(self) -> Iterator[None]:
+        """Inside this block, which is busy in the main thread, the second signal raises KeyboardInterrupt there."""
+        self._raise = True
+        try:
+            yield
+        finally:
+            self._raise = False
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[Stop]:

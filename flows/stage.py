@@ -11,25 +11,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from components.artifacts import ArtifactStore, Claim, canonical_json, check_name, last_step
+from components.artifacts import ArtifactStore, Claim, canonical_json, check_name, last_step, was_begun
 from components.runtime import StageArtifact
 from flows.explain import changes, one_line
+from flows.run_only import key_settings
 from flows.source import digest_of, source_files
-
-# Settings that say where and how a stage runs, not what comes out. At any depth they stay out of keys and manifests.
-RUN_ONLY: frozenset[str] = frozenset(
-    {
-        *("device", "devices", "workers", "num_workers", "world_size", "threads", "concurrency"),
-        *("logging", "log_every", "progress", "verbose"),
-        *("checkpoint_every", "keep_checkpoints", "cache_dir"),
-        *("micro_batch_tokens", "max_batch"),
-        *("api_key",),
-    }
-)
 
 KEY_VERSION = 1
 Parents = Mapping[str, StageArtifact]
-Say = Callable[[str], None]
+Say = Callable[..., None]  # say(text), or say(text, level="warning", …) with what else belongs into the event
 Emit = Callable[[dict[str, Any]], None]
 
 
@@ -44,6 +34,7 @@ class StageSpec:
         settings: JSON values; nodes to be built still with their ``_target_``.
         seed: of the run.
         launcher: node that says where it runs; never part of the key.
+        retries: how often it is tried again after a cause that may pass by itself; never part of the key.
     """
 
     name: str
@@ -52,23 +43,15 @@ class StageSpec:
     settings: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
     launcher: Mapping[str, Any] = field(default_factory=dict)
+    retries: int = 0
 
     def __post_init__(self) -> None:
         check_name(self.name, "stage")
 
 
-def key_settings(value: Any) -> Any:
-    """Settings without `RUN_ONLY` names, at any depth, as plain lists and dicts."""
-    if isinstance(value, Mapping):
-        return {name: key_settings(item) for name, item in value.items() if name not in RUN_ONLY}
-    if isinstance(value, list | tuple):
-        return [key_settings(item) for item in value]
-    return value
-
-
 def targets(spec: StageSpec) -> list[str]:
     """The stage function and every ``_target_`` in its settings: the code it runs."""
-    return sorted({spec.target, *_targets_in(key_settings(spec.settings))})
+    return sorted({spec.target, *_targets_in(key_settings(spec.settings, spec.target))})
 
 
 def _targets_in(value: Any) -> Iterator[str]:
@@ -93,13 +76,37 @@ def stage_key(spec: StageSpec, parents: Parents, source_digest: str) -> str:
         "version": KEY_VERSION,
         "name": spec.name,
         "target": spec.target,
-        "settings": key_settings(spec.settings),
+        "settings": key_settings(spec.settings, spec.target),
         "seed": spec.seed,
         "parents": {name: parent.digest for name, parent in parents.items()},
         "source": source_digest,
     }
     canonical_json(made_of["settings"], spec.name)  # so that an error says rl_1.steps
     return hashlib.sha256(canonical_json(made_of, spec.name).encode()).hexdigest()[:20]
+
+
+def same_but_for_code(
+    spec: StageSpec, parents: Parents, source: Mapping[str, str], store: ArtifactStore
+) -> tuple[StageArtifact, list[str]] | None:
+    """The newest whole artifact that differs from this stage in nothing but source files, and how these differ."""
+    new = _manifest_spec(spec, source) | {"parents": {name: _parent(parent) for name, parent in parents.items()}}
+    for row in reversed(store.ls(spec.name)):
+        old = row.get("spec", {}) | {"parents": row.get("parents", {})}
+        if row["problem"] or _without_code(old) != _without_code(new):
+            continue
+        if (found := store.find(spec.name, row["key"])) is not None:
+            return found, changes(old, new)
+    return None
+
+
+def _without_code(made_of: Mapping[str, Any]) -> str:
+    parents = {name: (parent or {}).get("digest") for name, parent in made_of["parents"].items()}
+    return canonical_json([made_of.get("target"), made_of.get("settings"), made_of.get("seed"), parents])
+
+
+def despite_code(edited: list[str]) -> str:
+    """What is said whenever an artifact of other code is reused."""
+    return f"reused although its code changed since (cache.code=ignore): {one_line(edited)}"
 
 
 def explain(spec: StageSpec, parents: Mapping[str, StageArtifact | None], store: ArtifactStore) -> str:
@@ -113,20 +120,24 @@ def explain(spec: StageSpec, parents: Mapping[str, StageArtifact | None], store:
     """
     source = source_files(targets(spec))
     known = {name: artifact for name in spec.inputs if (artifact := parents.get(name)) is not None}
-    if len(known) == len(spec.inputs):
-        key = stage_key(spec, known, digest_of(source))
-        if store.find(spec.name, key) is not None:
-            return "reused"
-        return _why(spec, known, source, store, key)
-    return _why(spec, known, source, store, None)
+    pending = [f"input {name} is to be built" for name in spec.inputs if name not in known]
+    if pending:
+        own = _nearest(spec, known, source, store)
+        return one_line([*(["never built"] if own is None else own), *pending])
+    key = stage_key(spec, known, digest_of(source))
+    return "reused" if store.find(spec.name, key) is not None else _why(spec, known, source, store, key)
 
 
-def _why(spec: StageSpec, known: Parents, source: Mapping[str, str], store: ArtifactStore, key: str | None) -> str:
-    if key is not None:
-        if (step := last_step(store.draft_path(spec.name, key))) is not None:
-            return f"interrupted at step {step}"
-        if (reason := store.quarantined(spec.name, key)) is not None:
-            return f"the finished one was damaged: {reason}"
+def own_changes(spec: StageSpec, known: Parents, store: ArtifactStore) -> list[str] | None:
+    """What differs from the nearest earlier artifact, inputs still to be built left aside; None without an artifact.
+
+    Args:
+        known: artifacts of the inputs that are there.
+    """
+    return _nearest(spec, known, source_files(targets(spec)), store)
+
+
+def _nearest(spec: StageSpec, known: Parents, source: Mapping[str, str], store: ArtifactStore) -> list[str] | None:
     parents = {name: _parent(known[name]) if name in known else None for name in spec.inputs}
     new = _manifest_spec(spec, source) | {"parents": parents}
     nearest: list[str] | None = None
@@ -134,9 +145,19 @@ def _why(spec: StageSpec, known: Parents, source: Mapping[str, str], store: Arti
         if not row["problem"]:
             differences = changes(row.get("spec", {}) | {"parents": row.get("parents", {})}, new)
             nearest = differences if nearest is None or len(differences) <= len(nearest) else nearest
-    if nearest is None:
-        return "never built"
-    return one_line(nearest) or "its artifact was removed"
+    return nearest
+
+
+def _why(spec: StageSpec, known: Parents, source: Mapping[str, str], store: ArtifactStore, key: str) -> str:
+    draft = store.draft_path(spec.name, key)
+    if (step := last_step(draft)) is not None:
+        return f"interrupted at step {step}"
+    if was_begun(draft):
+        return "interrupted"
+    if (reason := store.quarantined(spec.name, key)) is not None:
+        return f"the finished one was damaged: {reason}"
+    nearest = _nearest(spec, known, source, store)
+    return "never built" if nearest is None else one_line(nearest) or "its artifact was removed"
 
 
 def run_stage(
@@ -146,6 +167,8 @@ def run_stage(
     launch: Callable[[StageSpec, Parents, Claim, Emit], Mapping[str, Any]],
     say: Say,
     emit: Emit | None = None,
+    *,
+    ignore_code: bool = False,
 ) -> StageArtifact:
     """Return this stage's artifact, building it unless an earlier run left one for the same key.
 
@@ -154,6 +177,7 @@ def run_stage(
         say: takes one line, without the stage's name: whether and from when it is reused, where it resumes, or why it
             is built; whom it waits for.
         emit: takes the events of the running stage; by default only what it says is passed on, to ``say``.
+        ignore_code: reuse an artifact that differs in nothing but source files, and say so.
 
     Raises: whatever the launcher raises. The draft then stays, and the next run goes on from its last checkpoint.
     """
@@ -165,6 +189,10 @@ def run_stage(
         if (found := claim.existing()) is not None:
             say(_reused(store.manifest(spec.name, key)))
             return found
+        if ignore_code and (other := same_but_for_code(spec, parents, source, store)) is not None:
+            artifact, edited = other
+            say(despite_code(edited), level="warning", code_ignored=edited)
+            return artifact
         say(_building(claim, _why(spec, parents, source, store, key)))
         started = time.monotonic()
         try:
@@ -179,7 +207,7 @@ def run_stage(
 def _manifest_spec(spec: StageSpec, source: Mapping[str, str]) -> dict[str, Any]:
     return {
         "target": spec.target,
-        "settings": key_settings(spec.settings),
+        "settings": key_settings(spec.settings, spec.target),
         "seed": spec.seed,
         "source": dict(source),
     }
@@ -199,6 +227,8 @@ def _building(claim: Claim, why: str) -> str:
         return f"rebuilding, the artifact was damaged: {claim.set_aside}"
     if claim.step is not None:
         return f"resuming at step {claim.step}"
+    if claim.begun:
+        return "resuming what was begun"
     return f"building: {why}"
 
 

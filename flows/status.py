@@ -18,7 +18,7 @@ def runs_table(runs: Sequence[Mapping[str, Any]]) -> Any:
     """Runs, latest last: state, time, what happened to their stages."""
     from rich.text import Text
 
-    table = _table("runs", ("run", "pipeline", "state", "took", "stages", "overrides"))
+    table = plain_table("runs", ("run", "pipeline", "state", "took", "stages", "overrides"))
     for run in runs:
         states = Counter(stage["state"] for stage in run["stages"].values())
         counts = ", ".join(f"{n} {state}" for state, n in states.items())
@@ -31,12 +31,12 @@ def artifacts_table(rows: Sequence[Mapping[str, Any]], drafts: Sequence[Mapping[
     """Finished artifacts, oldest first, then those begun."""
     from rich.text import Text
 
-    table = _table("artifacts", ("stage", "key", "built", "took", "size", "where"))
+    table = plain_table("artifacts", ("stage", "key", "built", "took", "size", "where"))
     for row in rows:
-        built = _local(row["created"]) if row["created"] else "?"
-        took = _duration(row["wall_s"]) if "wall_s" in row else ""
+        built = local_time(row["created"]) if row["created"] else "?"
+        took = duration_text(row["wall_s"]) if "wall_s" in row else ""
         where = f"{row['path']}  {row['problem']}" if row["problem"] else str(row["path"])
-        table.add_row(row["stage"], row["key"][:10], built, took, _size(row["size"]), Text(where))
+        table.add_row(row["stage"], row["key"][:10], built, took, size_text(row["size"]), Text(where))
     for draft in drafts:
         step = f"stopped at step {draft['step']}" if draft["step"] is not None else "begun"
         table.add_row(draft["stage"], draft["key"][:10], step, "", "", Text(str(draft["path"])))
@@ -58,17 +58,7 @@ def show_status(artifacts: Path, console: Any, *, limit: int) -> None:
         console.print(artifacts_table(rows, drafts))
 
 
-def verify_cache(artifacts: Path, console: Any) -> int:
-    """Check every artifact byte by byte; 1 if one is damaged, else 0."""
-    results = ArtifactStore(artifacts / "cache").verify(full=True)
-    damaged = [row for row in results if row[2]]
-    for stage, key, problem in damaged:
-        console.print(f"✗ {stage}/{key}: {problem}", markup=False, highlight=False, soft_wrap=True)
-    console.print(f"{len(results)} artifacts, {len(damaged)} damaged", highlight=False)
-    return 1 if damaged else 0
-
-
-def _table(title: str, columns: Sequence[str]) -> Any:
+def plain_table(title: str, columns: Sequence[str]) -> Any:
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
@@ -81,21 +71,21 @@ def _took(run: Mapping[str, Any]) -> str:
     if not run.get("ended"):
         return ""
     spent = datetime.fromisoformat(run["ended"]) - datetime.fromisoformat(run["started"])
-    return _duration(spent.total_seconds())
+    return duration_text(spent.total_seconds())
 
 
-def _duration(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes}:{rest:02d}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
 
 
-def _local(stamp: str) -> str:
+def local_time(stamp: str) -> str:
     return datetime.fromisoformat(stamp).astimezone().strftime("%Y-%m-%d %H:%M")
 
 
-def _size(size: float) -> str:
+def size_text(size: float) -> str:
     for unit in ("B", "KiB", "MiB"):
         if size < 1024:
             return f"{size:.0f} {unit}"

@@ -60,7 +60,9 @@ def sweep_values(text: str, groups: Groups) -> list[str]:
         return [text]
     key = text.partition("=")[0]
     if override.is_discrete_sweep() and (glob := getattr(override.value(), "filter", None)) is None:
-        return [f"{key}={value}" for value in override.sweep_string_iterator()]
+        if values := [f"{key}={value}" for value in override.sweep_string_iterator()]:
+            return values
+        raise BadInput(Problem(COMMAND_LINE, text, "has no values", fix=f"list some: {key}=a,b,c or {key}=range(0,3)"))
     if override.is_discrete_sweep() and override.key_or_group in groups:
         return [f"{key}={option}" for option in glob(sorted(groups.options[override.key_or_group]))]
     raise BadInput(

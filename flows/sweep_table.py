@@ -131,11 +131,21 @@ def _arm(label: str, records: Sequence[Mapping[str, Any]], metric: str, known: s
     for name in names:
         estimates = [row[name] for _, row in rows]
         alone = len(estimates) == 1
-        values[name] = estimates[0] if alone else mean_estimate([e["value"] for e in estimates]).to_json()
+        values[name] = estimates[0] if alone else _over_seeds(estimates)
     change = None
     if len(names) > 1 and len(rows) > 1:
         change = mean_estimate([row[names[-1]]["value"] - row[names[-2]]["value"] for _, row in rows]).to_json()
     return Arm(label, [seed for seed, _ in rows], len(records), values, change)
+
+
+def _over_seeds(estimates: Sequence[Figures]) -> Figures:
+    """Mean over seeds; the interval of a share ends at 0 and 1, which Student's t does not know."""
+    from components.evaluation.intervals import mean_estimate  # numpy
+
+    found = mean_estimate([e["value"] for e in estimates]).to_json()
+    if all(e["low"] >= 0 and e["high"] <= 1 for e in estimates):
+        found = {**found, "low": max(found["low"], 0.0), "high": min(found["high"], 1.0)}
+    return found
 
 
 def _evaluations(record: Mapping[str, Any]) -> dict[str, dict[str, Figures]]:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -17,3 +18,16 @@ def _interrupts_are_heard():
     """A shell starts background jobs with Ctrl-C ignored, and what they start inherits that; the tests send Ctrl-C."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def public_data():
+    """Path of a file of public data beside the repository (or in ``R1FLOW_SHARED_DATA``); skips where it isn't."""
+    directory = Path(os.environ.get("R1FLOW_SHARED_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+    def find(name: str) -> Path:
+        if not (directory / name).is_file():
+            pytest.skip(f"{name} is not in {directory} (set R1FLOW_SHARED_DATA)")
+        return directory / name
+
+    return find

@@ -8,8 +8,9 @@
 Standard library only: a cached run never pays for more.
 """
 
-from components.artifacts.claim import Claim, last_step
+from components.artifacts.claim import Claim, last_step, was_begun
 from components.artifacts.directory import Damaged, UnknownSchema, commit_directory, load_directory
+from components.artifacts.draft import check_draft, note_draft, restore_draft
 from components.artifacts.jsonio import (
     canonical_json,
     check_name,
@@ -27,13 +28,17 @@ __all__ = [
     "Damaged",
     "UnknownSchema",
     "canonical_json",
+    "check_draft",
     "check_name",
     "commit_directory",
     "last_step",
     "load_directory",
+    "note_draft",
     "plain_json",
     "read_json",
     "read_jsonl",
+    "restore_draft",
+    "was_begun",
     "write_json",
     "write_jsonl",
 ]

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from components.artifacts.directory import MANIFEST, Damaged, commit_directory, finish_directory, remove_tree
 from components.artifacts.disk import naming_errors
+from components.artifacts.draft import CHECKPOINTS
 from components.artifacts.jsonio import canonical_json, plain_json
 from components.runtime import StageArtifact
 
 if TYPE_CHECKING:
     from components.artifacts.store import ArtifactStore
 
-CHECKPOINTS = "checkpoints"
 _STEP = re.compile(r"step-(\d{6,})")
 _RECORDED = ("r1flow", "torch", "transformers", "safetensors", "numpy")
 
@@ -45,6 +45,11 @@ class Claim:
         """Last checkpointed step in the draft, None if it has no step checkpoint."""
         return last_step(self._draft)
 
+    @property
+    def begun(self) -> bool:
+        """Whether the draft has anything to go on from."""
+        return was_begun(self._draft)
+
     @cached_property
     def resumed_at(self) -> int | None:
         """The step at which this claim found the draft."""
@@ -54,8 +59,7 @@ class Claim:
     def draft(self) -> Path:
         """The directory to build in. What an interrupted build left is kept if it has checkpoints, else cleared."""
         _ = self.resumed_at
-        checkpoints = self._draft / CHECKPOINTS
-        if not (checkpoints.is_dir() and any(checkpoints.iterdir())):
+        if not self.begun:
             remove_tree(self._draft)
         remove_tree(self._draft / MANIFEST)
         with naming_errors("make", self._draft):
@@ -114,6 +118,12 @@ def last_step(draft: Path) -> int | None:
         return None
     steps = (_STEP.fullmatch(entry.name) for entry in folder.iterdir() if entry.is_dir())
     return max((int(match[1]) for match in steps if match), default=None)
+
+
+def was_begun(draft: Path) -> bool:
+    """Whether a draft has checkpoints of any kind: of steps, or of samples drawn."""
+    folder = draft / CHECKPOINTS
+    return folder.is_dir() and any(folder.iterdir())
 
 
 def as_artifact(path: Path, manifest: Mapping[str, Any], *, cached: bool) -> StageArtifact:

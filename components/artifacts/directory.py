@@ -63,7 +63,7 @@ def commit_directory(
     files = {}
     folders = {temporary}
     try:
-        for name, info in _walk(temporary, skip=drop):
+        for name, info in walk(temporary, skip=drop):
             path = temporary / name
             sync_file(path)
             files[name] = {"sha256": _sha256(path, info), "size": info.st_size}
@@ -75,7 +75,7 @@ def commit_directory(
     manifest = {"schema": SCHEMA, **extra, "files": dict(sorted(files.items())), "digest": content_digest(files)}
     manifest["seal"] = _seal(manifest)
     write_durably(temporary / MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=True, allow_nan=False) + "\n")
-    _publish(temporary, final, drop)
+    publish_directory(temporary, final, drop)
     return manifest
 
 
@@ -87,11 +87,12 @@ def finish_directory(temporary: Path, final: Path, *, drop: Iterable[str] = ()) 
         manifest = load_directory(temporary, full=True, ignore=drop)
     except Damaged:
         return None
-    _publish(temporary, final, tuple(drop))
+    publish_directory(temporary, final, tuple(drop))
     return manifest
 
 
-def _publish(temporary: Path, final: Path, drop: tuple[str, ...]) -> None:
+def publish_directory(temporary: Path, final: Path, drop: tuple[str, ...] = ()) -> None:
+    """The last step of a commit: rename a directory whose files and manifest are durable into place."""
     for name in drop:
         remove_tree(temporary / name)
     sync_directory(temporary)
@@ -124,11 +125,8 @@ def load_directory(
     """
     path = Path(path)
     manifest = read_manifest(path)
-    try:
-        expected = {name: (entry["sha256"], entry["size"]) for name, entry in manifest["files"].items()}
-    except (KeyError, TypeError, AttributeError) as error:
-        raise Damaged(path, f"{MANIFEST}: no usable list of files ({error!r})") from error
-    present = dict(_walk(path, skip=(MANIFEST, *ignore)))
+    expected = listed_files(path, manifest)
+    present = dict(walk(path, skip=(MANIFEST, *ignore)))
     if missing := sorted(expected.keys() - present.keys()):
         raise Damaged(path, f"{missing[0]}: missing{_others(missing)}")
     if foreign := sorted(present.keys() - expected.keys()):
@@ -142,6 +140,14 @@ def load_directory(
         ):
             raise Damaged(path, f"{name}: content does not have the sha256 of the manifest")
     return manifest
+
+
+def listed_files(path: Path, manifest: Mapping[str, Any]) -> dict[str, tuple[str, int]]:
+    """(sha256, size) of every file that a manifest lists. Raises: Damaged."""
+    try:
+        return {name: (entry["sha256"], entry["size"]) for name, entry in manifest["files"].items()}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise Damaged(path, f"{MANIFEST}: no usable list of files ({error!r})") from error
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -183,24 +189,24 @@ def remove_tree(path: Path) -> None:
             path.unlink()
 
 
-def _walk(root: Path, skip: Iterable[str] = ()) -> Iterator[tuple[str, os.stat_result]]:
+def walk(root: Path, skip: Iterable[str] = ()) -> Iterator[tuple[str, os.stat_result]]:
     """Regular files below root as (posix name, stat), in no order; anything but files and folders is damage."""
     pending = [""]
     skip = set(skip)
     while pending:
         prefix = pending.pop()
-        with os.scandir(root / prefix) as entries:
-            for entry in entries:
-                name = prefix + entry.name
-                if name in skip:
-                    continue
-                info = entry.stat(follow_symlinks=False)
-                if stat.S_ISDIR(info.st_mode):
-                    pending.append(name + "/")
-                elif stat.S_ISREG(info.st_mode):
-                    yield name, info
-                else:
-                    raise Damaged(root, f"{name}: neither a regular file nor a folder")
+        with naming_errors("list", root / prefix), os.scandir(root / prefix) as folder:
+            entries = [(entry.name, entry.stat(follow_symlinks=False)) for entry in folder]
+        for entry, info in entries:
+            name = prefix + entry
+            if name in skip:
+                continue
+            if stat.S_ISDIR(info.st_mode):
+                pending.append(name + "/")
+            elif stat.S_ISREG(info.st_mode):
+                yield name, info
+            else:
+                raise Damaged(root, f"{name}: neither a regular file nor a folder")
 
 
 def _sha256(path: Path, info: os.stat_result, *, trust: bool = False) -> str:
@@ -213,6 +219,12 @@ def _sha256(path: Path, info: os.stat_result, *, trust: bool = False) -> str:
     if time.time_ns() - info.st_mtime_ns > _RACY_NS:
         _hashed[key] = digest
     return digest
+
+
+def file_digest(path: Path, info: os.stat_result) -> tuple[str, bool]:
+    """(sha256, whether it was read just now): an unchanged file that this process has read before is not read again."""
+    known = (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns) in _hashed
+    return _sha256(path, info, trust=True), not known
 
 
 def _seal(manifest: Mapping[str, Any]) -> str:

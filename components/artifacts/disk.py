@@ -4,40 +4,47 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
+_RUST = re.compile(r"\(os error (\d{1,4})\)")
 
 
 @contextmanager
 def naming_errors(action: str, path: Path, size: Callable[[], int | None] = lambda: None) -> Iterator[None]:
     """Re-raise any OSError of the block with the path, the bytes concerned, the space left and a remedy.
 
-    The errno, and with it the exception's class, stays.
+    The errno, and with it the exception's class, stays. Packages written in Rust (safetensors, tokenizers) raise errors
+    of their own that carry the errno in their text; they become OSErrors too.
     """
     try:
         yield
     except OSError as error:
-        raise OSError(error.errno, _explain(error, action, path, size())) from error
+        raise OSError(error.errno, _explain(error.errno, error.strerror or error, action, path, size())) from error
+    except Exception as error:
+        if (found := _RUST.search(str(error))) is None:
+            raise
+        raise OSError(int(found[1]), _explain(int(found[1]), error, action, path, size())) from error
 
 
-def _explain(error: OSError, action: str, path: Path, size: int | None) -> str:
+def _explain(code: int | None, reason: object, action: str, path: Path, size: int | None) -> str:
     text = f"cannot {action} {path}"
     if size is not None:
         text += f" ({size:,} bytes)"
-    text += f": {error.strerror or error}"
-    if error.errno in _FULL:
+    text += f": {reason}"
+    if code in _FULL:
         text += (
             f"; {_free(path):,} bytes are free there. Free some, or put the artifacts on another disk (artifacts=PATH)"
         )
-    elif error.errno == errno.EFBIG:
+    elif code == errno.EFBIG:
         text += ". The file-size limit of this process is too low (ulimit -f)"
-    elif error.errno == errno.EIO:
+    elif code == errno.EIO:
         text += ". The disk reports an error: check it, or put the artifacts on another disk (artifacts=PATH)"
-    elif error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+    elif code in (errno.EACCES, errno.EROFS, errno.EPERM):
         text += ". Make it writable for this user, or put the artifacts elsewhere (artifacts=PATH)"
     return text
 

@@ -136,6 +136,8 @@ def read_json(path: Path) -> Any:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """One indented JSON value; see `plain_json` for what it takes."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(plain_json(value, path.name), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    """One indented JSON value; see `plain_json` for what it takes. Raises OSError naming the path."""
+    text = json.dumps(plain_json(value, path.name), indent=1, ensure_ascii=False) + "\n"
+    with naming_errors("write", path, lambda: len(text)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")

@@ -15,6 +15,7 @@ from pathlib import Path
 from components.artifacts.disk import naming_errors
 
 _POLL_S = 0.05
+_TELL_AGAIN_S = 60.0  # after which a waiter is told again, then after twice as long each time
 
 
 def acquire(path: Path, what: str, on_wait: Callable[[str], None] | None = None, *, block: bool = True) -> int | None:
@@ -22,7 +23,8 @@ def acquire(path: Path, what: str, on_wait: Callable[[str], None] | None = None,
 
     Args:
         what: what is being locked, for messages.
-        on_wait: told whom we wait for (pid, host, since), again whenever the holder changes.
+        on_wait: told whom we wait for (pid, host, since), again whenever the holder changes; how long it has taken so
+            far, ever more rarely; and at the end how long it took.
         block: if False and the lock is taken, return None at once.
 
     The descriptor is closed on exec, so that no unrelated child keeps the lock. A forked child shares it.
@@ -33,16 +35,14 @@ def acquire(path: Path, what: str, on_wait: Callable[[str], None] | None = None,
         path.parent.mkdir(parents=True, exist_ok=True)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        told, tries = "", 0
+        wait = _Wait(path, what, on_wait)
         while not _try_lock(fd, path):
             if not block:
                 os.close(fd)
                 return None
-            tries += 1
-            if tries > 1 and on_wait is not None and (holder := _holder(path)) != told:
-                told = holder
-                on_wait(f"waiting for {holder}, which is working on {what}")
+            wait.tell()
             time.sleep(_POLL_S)
+        wait.over()
         me = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": time.time()}).encode()
         with naming_errors("write", path, lambda: len(me)):
             os.ftruncate(fd, 0)
@@ -51,6 +51,31 @@ def acquire(path: Path, what: str, on_wait: Callable[[str], None] | None = None,
     except BaseException:
         os.close(fd)
         raise
+
+
+class _Wait:
+    """What a waiter is told: whom it waits for, and how long."""
+
+    def __init__(self, path: Path, what: str, on_wait: Callable[[str], None] | None) -> None:
+        self.path, self.what, self.on_wait = path, what, on_wait
+        self.began, self.tries, self.told, self.again_s = time.monotonic(), 0, "", _TELL_AGAIN_S
+
+    def tell(self) -> None:
+        """Call after every try that failed; the first is let pass, for the lock may be free at once."""
+        self.tries += 1
+        if self.on_wait is None or self.tries < 2:
+            return
+        waited = time.monotonic() - self.began
+        if (holder := _holder(self.path)) != self.told:
+            self.told = holder
+            self.on_wait(f"waiting for {holder}, which is working on {self.what}")
+        elif waited >= self.again_s:
+            self.again_s *= 2
+            self.on_wait(f"waiting for {holder}, for {waited:.0f} s so far")
+
+    def over(self) -> None:
+        if self.on_wait is not None and self.told:
+            self.on_wait(f"waited {time.monotonic() - self.began:.1f} s for {self.told}")
 
 
 def _try_lock(fd: int, path: Path) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import Any
 
 from components.data import general
 from components.data.corpus import Corpus
@@ -61,15 +62,8 @@ class Builtin:
     test_helpful: int = 80
 
     def __post_init__(self) -> None:
-        for name in ("hasty", "spanish", "label_noise", "chat_share"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} is a share between 0 and 1, got {getattr(self, name)}")
-        if not self.scale > 0:
-            raise ValueError(f"scale must be positive, got {self.scale}")
-        if not 1 <= self.evaluated_levels <= LEVELS:
-            raise ValueError(f"evaluated_levels must lie in 1 … {LEVELS}, got {self.evaluated_levels}")
-        if unknown := set(self.cold_start_families) - set(FAMILIES):
-            raise ValueError(f"cold_start_families: unknown {sorted(unknown)}; there are {list(FAMILIES)}")
+        if problems := builtin_check(vars(self)):
+            raise ValueError("; ".join(problems))
 
     def load(self, seed: int) -> Corpus:
         test, dev, ban = self._evaluation()
@@ -161,3 +155,28 @@ class Builtin:
             task = rng.choice(questions)
             examples.append(Example(task.id, task.messages, general_response(task, rng), task.family))
         return examples
+
+
+def builtin_check(settings: Mapping[str, Any]) -> list[str]:
+    """What is wrong with sizes and shares; preflight asks before anything runs."""
+    problems = []
+    for name in ("hasty", "spanish", "label_noise", "chat_share"):
+        if not 0 <= settings[name] <= 1:
+            problems.append(f"{name}: is a share between 0 and 1, got {settings[name]}. Fix: write 0.2, for example")
+    if not settings["scale"] > 0:
+        problems.append(f"scale: must be positive, got {settings['scale']}. Fix: write 1.0, or 0.02 for a smoke run")
+    for name, size in settings.items():
+        if isinstance(size, int) and name != "evaluated_levels" and size < 0:
+            problems.append(f"{name}: must not be negative, got {size}. Fix: write 0 for none")
+    if not 1 <= settings["evaluated_levels"] <= LEVELS:
+        problems.append(
+            f"evaluated_levels: must lie in 1 … {LEVELS}, got {settings['evaluated_levels']}. Fix: 4 is usual"
+        )
+    families = settings.get("cold_start_families") or {}
+    if unknown := sorted(set(families) - set(FAMILIES)):
+        problems.append(
+            f"cold_start_families: there is no {', '.join(unknown)}. Fix: name some of {', '.join(FAMILIES)}"
+        )
+    if any(weight < 0 for weight in families.values()) or (families and not any(families.values())):
+        problems.append("cold_start_families: weights must not be negative, nor all 0. Fix: write 1.0 for equal shares")
+    return problems

@@ -41,6 +41,10 @@ class ReasoningGym:
             for level, config in enumerate(levels):
                 self._dataset(name, level, config, seed=0, size=1)
 
+    def contents(self) -> dict[str, int]:
+        """What this source never has: traces, other examples, pairs, plain text."""
+        return {"cold_start.jsonl": 0, "general.jsonl": 0, "preferences.jsonl": 0, "pretrain.txt": 0}
+
     def load(self, seed: int) -> Corpus:
         tasks: dict[str, list[Task]] = {split: [] for split in SPLITS}
         dropped = {"gold_fails_its_own_test": 0}
@@ -100,3 +104,12 @@ def as_tuples(value: Any) -> Any:
     if isinstance(value, list):
         return tuple(as_tuples(item) for item in value)
     return {key: as_tuples(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def reasoning_gym_check(settings: Mapping[str, Any]) -> list[str]:
+    """Whether the package is there; its generators are looked up when the data are made."""
+    from importlib.util import find_spec  # here, so that this function needs nothing of its module
+
+    if find_spec("reasoning_gym") is None:
+        return ["needs the package reasoning-gym. Fix: pip install 'r1flow[reasoning-gym]'"]
+    return []

@@ -79,6 +79,8 @@ class Jsonl:
             cut = "" if line.endswith(b"\n") else "; the last line looks truncated"
             problem = f"not JSON at column {error.colno}: {error.msg}{cut} (got {shown(line.decode()[:40].strip())})"
             problems.add(where, "line", problem, "one JSON object per line")
+        except RecursionError:
+            problems.add(where, "line", "is nested too deep to be read", "one flat object per line")
         except _NotANumber as error:
             problems.add(
                 where, "line", f"the literal {error} isn't JSON (got {error})", "use a number, a string or null"

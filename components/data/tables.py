@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -73,6 +73,23 @@ class Table:
     def check(self) -> None:
         """Read and check every row. Raises: DataError listing all problems."""
         self._records([])
+
+    def contents(self) -> dict[str, int]:
+        """Rows of each file that `load` can lead to, tasks for RL by ``train/<family>`` and ``train/<kind>``, and the
+        size of the plain text.
+
+        Raises: as `check`.
+        """
+        corpus = self.load(0)
+        counts = {f"tasks/{split}.jsonl": len(tasks) for split, tasks in corpus.tasks.items()}
+        for name in ("cold_start", "general", "preferences"):
+            counts[f"{name}.jsonl"] = len(getattr(corpus, name))
+        groups = Counter(name for task in corpus.tasks["train"] for name in {task.family, task.kind})
+        text = {
+            "pretrain.txt": len(corpus.pretrain),
+            "pretrain.txt/bytes": sum(len(t.encode()) + 1 for t in corpus.pretrain),
+        }
+        return {**counts, **text, **{f"train/{name}": n for name, n in groups.items()}}
 
     def load(self, seed: int) -> Corpus:
         notes: list[str] = []

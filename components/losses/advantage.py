@@ -14,7 +14,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-_TOLERANCE = 1e-6  # rewards closer than this are equal: rounding would otherwise become advantages of up to 0.9
+# Rewards closer than this (times the largest, if above 1) are equal: rounding would otherwise become advantages of up
+# to 0.9.
+_TOLERANCE = 1e-6
 
 
 def group_norm(
@@ -147,7 +149,8 @@ def _centre(reward: Tensor, group: Tensor, valid: Tensor) -> tuple[Tensor, Tenso
     mean = torch.zeros_like(size).index_add_(0, index, exact) / size.clamp(min=1)
     high = torch.full_like(size, -torch.inf).scatter_reduce_(0, index[valid], exact[valid], "amax")
     low = torch.full_like(size, torch.inf).scatter_reduce_(0, index[valid], exact[valid], "amin")
-    signal = valid & (high - low >= _TOLERANCE)[index]
+    tolerance = _TOLERANCE * torch.maximum(high.abs(), low.abs()).clamp(min=1)
+    signal = valid & (high - low >= tolerance)[index]
     return torch.where(signal, exact - mean[index], 0.0), size, index
 
 

@@ -3,7 +3,7 @@
 Without torch, so that preflight can ask before anything heavy is imported.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 Node = Mapping[str, Any]
@@ -28,7 +28,14 @@ def algorithm_check(settings: Node, *, beta: float | None = None, group_size: in
             are left alone.
         beta, group_size: the stage's, where they are known.
     """
-    return [*_levels(settings), *_clipping(settings), *_kl(settings, beta), *_rest(settings, group_size)]
+    checks = (
+        _levels(settings),
+        _clipping(settings),
+        _kl(settings, beta),
+        _rest(settings, group_size),
+        _figures(settings),
+    )
+    return [problem for check in checks for problem in check]
 
 
 def _levels(node: Node) -> Iterator[str]:
@@ -94,18 +101,53 @@ def _kl(node: Node, beta: float | None) -> Iterator[str]:
 
 def _rest(node: Node, group_size: int | None) -> Iterator[str]:
     advantage, critic = _target(node, "advantage"), node.get("critic")
-    if group_size is not None and group_size < 2 and advantage in _GROUP_RELATIVE:
-        yield (
-            f"advantage: {_short(advantage)} with group_size={group_size}: a rollout beside itself has advantage 0. "
-            "Fix: use 2 or more (8 is usual)"
-        )
+    yield from group_problems(node, group_size)
     if advantage == _GAE and critic is None:
         yield "advantage: gae needs a critic. Fix: set critic to a components.losses.value.Critic"
+    if critic is not None and (steps := critic.get("warmup_steps") or 0) < 0:
+        yield f"critic: warmup_steps={steps} is negative. Fix: use 0 for none"
     if critic is not None and advantage.startswith(_HERE) and advantage != _GAE:
         yield f"critic: advantage {_short(advantage)} takes no value, so nothing uses it. Fix: set critic to null"
     for name in ("dynamic_sampling", "ref_refresh_every", "positive_nll"):
         if (value := node.get(name) or 0) < 0:
             yield f"{name}: {value} is negative. Fix: use 0 for off"
+
+
+_POSITIVE: tuple[Callable[[float], bool], str] = (lambda x: x > 0, "must be positive")
+_SHARE: tuple[Callable[[float], bool], str] = (lambda x: 0 <= x <= 1, "must lie in [0, 1]")
+_FROM_ONE: tuple[Callable[[float], bool], str] = (lambda x: x >= 1, "must be at least 1")
+_FROM_ZERO: tuple[Callable[[float], bool], str] = (lambda x: x >= 0, "must not be negative")
+_FIGURES: Mapping[str, Mapping[str, tuple[Callable[[float], bool], str]]] = {
+    f"{_HERE}advantage.group_norm": {"eps": _FROM_ZERO},
+    _GAE: {"gamma": _SHARE, "lam": _SHARE, "alpha": _POSITIVE},
+    f"{_HERE}surrogate.sapo": {"tau_positive": _POSITIVE, "tau_negative": _POSITIVE},
+    _GMPO: {"bound": _POSITIVE},
+    f"{_HERE}aggregate.constant": {"length": _FROM_ONE},
+    f"{_HERE}mismatch.tis": {"cap": _FROM_ONE},
+    f"{_HERE}mismatch.mis": {"bound": _FROM_ONE},
+    f"{_HERE}overlong.Overlong": {"buffer_share": (lambda x: 0 < x <= 1, "must lie in (0, 1]")},
+    f"{_HERE}entropy.Entropy": {"coef": _FROM_ZERO, "step": _FROM_ZERO},
+    f"{_HERE}value.Critic": {"lam": _SHARE, "clip": _POSITIVE, "coef": _POSITIVE, "warmup_steps": _FROM_ZERO},
+}
+
+
+def _figures(node: Node) -> Iterator[str]:
+    for piece, settings in node.items():
+        if isinstance(settings, Mapping):
+            for name, (holds, what) in _FIGURES.get(str(settings.get("_target_")), {}).items():
+                value = settings.get(name)
+                if isinstance(value, int | float) and not holds(value):
+                    yield f"{piece}: {name}={value} {what}. Fix: write such a value, or leave {name} out"
+
+
+def group_problems(node: Node, group_size: int | None) -> Iterator[str]:
+    """Whether an algorithm compares rollouts of one prompt and there is only one."""
+    advantage = _target(node, "advantage")
+    if group_size is not None and group_size < 2 and advantage in _GROUP_RELATIVE:
+        yield (
+            f"advantage: {_short(advantage)} with group_size={group_size}: a rollout beside itself has advantage 0. "
+            "Fix: use 2 or more (8 is usual)"
+        )
 
 
 def _target(node: Node, piece: str) -> str:

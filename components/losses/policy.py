@@ -166,7 +166,8 @@ class Algorithm:
             )
         if group.is_floating_point():
             raise ValueError(f"advantages: group must hold integer ids, got {group.dtype}")
-        reward, available = reward.detach(), {"group": group, "valid": valid.bool(), "all_reduce": all_reduce}
+        reward = reward.detach() if reward.is_floating_point() else reward.float()
+        available = {"group": group, "valid": valid.bool(), "all_reduce": all_reduce}
         if mask is not None:
             available["mask"] = mask.bool()
         if value is not None:
@@ -218,6 +219,10 @@ class Algorithm:
             raise ValueError(
                 f"loss: logp, logp_old and mask must be [N, T], got {tuple(logp.shape)}, "
                 f"{tuple(logp_old.shape)}, {tuple(mask.shape)}"
+            )
+        if advantage.shape not in (logp.shape, logp.shape[:1]):
+            raise ValueError(
+                f"loss: advantage must be [N] or [N, T] of {tuple(logp.shape)}, got {tuple(advantage.shape)}"
             )
         mask = mask.bool()
         # Masked once, here: padding may hold anything, NaN included.

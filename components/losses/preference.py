@@ -5,6 +5,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from components.losses.ratio import finite
+
 Stats = dict[str, float]
 
 
@@ -52,7 +54,7 @@ def sequence_logp(
     logp: Float[Tensor, "P T"], mask: Bool[Tensor, "P T"], *, length_normalised: bool = False
 ) -> Float[Tensor, " P"]:
     """Σ_t lp_t of each response, or its mean per token (length-normalised DPO, arXiv:2411.15124 §5)."""
-    total = torch.where(mask.bool(), logp.float(), 0.0).sum(-1)
+    total = torch.where(mask.bool(), finite(logp), 0.0).sum(-1)
     return total / mask.sum(-1).clamp(min=1) if length_normalised else total
 
 

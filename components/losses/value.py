@@ -89,8 +89,9 @@ def value_loss(
 
     Source: arXiv:1707.06347, as in its reference implementation.
     """
+    value, value_old, target = (torch.where(mask.bool(), x, 0.0) for x in (value, value_old, target))
     plain, clipped = _squared_errors(value, value_old, target, clip)
-    return token_mean(torch.where(mask.bool(), torch.maximum(plain, clipped) / 2, 0.0), mask, counts)
+    return token_mean(torch.maximum(plain, clipped) / 2, mask, counts)
 
 
 @torch.no_grad()

@@ -3,7 +3,10 @@
 <draft>/checkpoints/step-00000040/
     <part>.safetensors    one per entry of ``tensors`` ("model", "learner")
     state.json            what else the loop needs, plain JSON
-    manifest.json         sizes and sha256 of the above, written last
+    manifest.json         sizes and sha256 of the above and of what the draft held besides, written last
+
+A checkpoint is the whole state at one step: going on from it also brings the draft back to that step. Files and metrics
+that a crashed run wrote later are taken away, and a checkpoint whose files in the draft were damaged is passed over.
 """
 
 from __future__ import annotations
@@ -20,7 +23,9 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from components.artifacts import Damaged, commit_directory, load_directory
+from components.artifacts import Damaged, check_draft, commit_directory, load_directory, note_draft, restore_draft
+from components.artifacts.directory import remove_tree
+from components.artifacts.disk import naming_errors
 from components.runtime import Out
 
 # Names of tensors that are views of the same memory (tied weights): stored once, found again under every name.
@@ -42,7 +47,7 @@ def save_checkpoint(
     """Write the checkpoint of ``step`` finished steps and drop all but the last ``keep``. Every rank calls it.
 
     The main rank writes; the others return once it has. A crash at any moment leaves either the whole checkpoint or
-    none, and the ones before it.
+    none, and the ones before it. What the stage has written to ``out.path`` so far belongs to the checkpoint.
 
     Args:
         tensors: part → name → tensor; equal on every rank.
@@ -50,7 +55,7 @@ def save_checkpoint(
 
     Raises:
         TypeError, ValueError: ``state`` holds something that JSON does not, or a number that is not finite.
-        OSError: the disk is full or not writable; earlier checkpoints are intact.
+        OSError: the disk is full or not writable; names the path; earlier checkpoints are intact.
     """
     if out.peers.is_main:
         text = json.dumps(dict(state), allow_nan=False)
@@ -58,41 +63,59 @@ def save_checkpoint(
         draft = final.with_name(f".draft-{final.name}")
         for leftover in (*out.checkpoints.glob(".draft-*"), final):  # of a crash; of a step that is done again
             shutil.rmtree(leftover, ignore_errors=True)
-        draft.mkdir(parents=True)
-        for part, named in tensors.items():
-            _write(draft / f"{part}.safetensors", named)
-        (draft / "state.json").write_text(text, encoding="utf-8")
-        commit_directory(draft, final, {"step": step})
+        noted = note_draft(out.path)
+        with naming_errors("write", draft):
+            draft.mkdir(parents=True)
+            for part, named in tensors.items():
+                _write(draft / f"{part}.safetensors", named)
+            (draft / "state.json").write_text(text, encoding="utf-8")
+        commit_directory(draft, final, {"step": step, "of": _owner(out), "draft": noted})
         for old in _found(out)[:-keep]:
-            shutil.rmtree(old)
+            remove_tree(old)
     out.peers.barrier()
 
 
 def load_latest(out: Out) -> Checkpoint | None:
     """The newest checkpoint that is whole, or None. Every rank calls it and gets the same one.
 
-    A damaged one is named on the console, set aside under ``damaged-…`` and passed over for the one before.
+    Call it before the stage writes anything: what a crashed run left in ``out.path`` after that checkpoint goes. A
+    damaged one is named on the console, set aside under ``damaged-…`` and passed over for the one before.
     """
-    chosen = -1
-    if out.peers.is_main:
-        for path in reversed(_found(out)):
-            try:
-                load_directory(path, full=True)
-                chosen = int(path.name.removeprefix("step-"))
-                break
-            except (Damaged, OSError) as error:
-                aside = path.with_name(f"damaged-{path.name}")
-                shutil.rmtree(aside, ignore_errors=True)
-                path.rename(aside)
-                out.say(
-                    f"checkpoint {path.name} is damaged ({error}); set aside as {aside.name}, using the one before it"
-                )
+    chosen = _choose(out) if out.peers.is_main else -1
     chosen = out.peers.gather(chosen)[0]
     if chosen < 0:
         return None
     path = _path(out, chosen)
     parts = {file.stem: _read(file) for file in sorted(path.glob("*.safetensors"))}
     return Checkpoint(chosen, parts, json.loads((path / "state.json").read_text(encoding="utf-8")))
+
+
+def _choose(out: Out) -> int:
+    """Step of the newest whole checkpoint, the draft brought back to it; -1 and an empty draft without one."""
+    if not out.checkpoints.is_dir():
+        return -1  # nothing was begun here
+    chosen, noted = -1, None
+    for path in reversed(_found(out)):
+        try:
+            manifest = load_directory(path, full=True)
+            if (manifest.get("of"), path) != (_owner(out), _path(out, manifest.get("step", -1))):
+                raise Damaged(path, f"belongs to step {manifest.get('step')} of {manifest.get('of')}")
+            check_draft(out.path, manifest["draft"])
+            chosen, noted = manifest["step"], manifest["draft"]
+            break
+        except (Damaged, OSError) as error:
+            aside = path.with_name(f"damaged-{path.name}")
+            shutil.rmtree(aside, ignore_errors=True)
+            path.rename(aside)
+            out.say(f"checkpoint {path.name} is damaged ({error}); set aside as {aside.name}, using the one before it")
+    restore_draft(out.path, noted)
+    out.replay()
+    return chosen
+
+
+def _owner(out: Out) -> str:
+    """Whose checkpoint it is: one that was copied here from another stage, key or seed is not gone on from."""
+    return f"{out.name}/{out.path.name}, seed {out.seed}"
 
 
 def _path(out: Out, step: int) -> Path:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
+from components.artifacts.disk import naming_errors
 from components.models.lora import has_adapters, merged_state
 from components.models.templates import Thinking, complete_tokenizer
 
@@ -103,28 +104,39 @@ def load_model(directory: Path, device: torch.device | str | None = None) -> tup
 
     Raises: as `Pretrained.build`.
     """
+    source = _source(str(directory), None)
+    tokenizer = load_tokenizer(directory)
+    # transformers chooses the attention: SDPA where the family has it.
+    model = _load(source, dtype="auto", local_files_only=True, trust_remote_code=False)
+    check_model(model, tokenizer, source)
+    model = model.to(device or default_device())
+    return model.eval(), tokenizer
+
+
+def load_tokenizer(directory: Path) -> Any:
+    """The tokenizer of a directory that `save_model` wrote."""
     from transformers import AutoTokenizer  # heavy, see above
 
-    source = _source(str(directory), None)
+    source = str(directory)
     with _explained(source):
         tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=True, trust_remote_code=False)
     for trace in ("is_local", "local_files_only"):  # of this loading; else it would be written into the next model
         tokenizer.init_kwargs.pop(trace, None)
-    model = _load(source, dtype="auto", attn_implementation="sdpa", local_files_only=True, trust_remote_code=False)
-    check_model(model, tokenizer, source)
-    model = model.to(device or default_device())
-    return model.eval(), tokenizer
+    return tokenizer
 
 
 def save_model(model: Any, tokenizer: Any, directory: Path) -> None:
     """Write a plain Hugging Face directory: config, safetensors, tokenizer with its chat template.
 
     LoRA adapters are added into the weights of the copy that is written; the model itself is left as it is.
+
+    Raises:
+        OSError: the disk is full or not writable; names the directory.
     """
     network, state = merged_state(model) if has_adapters(model) else (model, None)
-    with _no_bars():
+    with naming_errors("write", directory), _no_bars():
         network.save_pretrained(directory, state_dict=state)
-    tokenizer.save_pretrained(directory)
+        tokenizer.save_pretrained(directory)
 
 
 def default_device() -> torch.device:

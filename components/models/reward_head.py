@@ -8,11 +8,15 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Int
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from components.artifacts.disk import naming_errors
+from components.models.chat import encode_examples
 from components.models.decoder import make_decoder
-from components.models.load import load_model, save_model
+from components.models.load import load_model, load_tokenizer, save_model
+from components.types import Example, Message
 
 Hidden = Callable[[Tensor], Tensor]
 
@@ -68,19 +72,21 @@ class RewardModel(nn.Module):
                 part = []
         return scores
 
-    def save(self, directory: Path, tokenizer: Any) -> None:
-        """Write ``model/`` (a plain Hugging Face directory) and ``head.safetensors``."""
+    def save(self, directory: Path, tokenizer: Any, *, part: str = "response") -> None:
+        """Write ``model/`` (a plain Hugging Face directory) and ``head.safetensors``; ``part``: what it judges."""
         save_model(self.model, tokenizer, directory / MODEL)
-        save_file({"weight": self.head.weight.detach().cpu().contiguous()}, directory / HEAD)
+        with naming_errors("write", directory / HEAD):
+            weight = self.head.weight.detach().cpu().contiguous()
+            save_file({"weight": weight}, directory / HEAD, metadata={"part": part})
 
 
 def load_reward_model(
-    directory: Path, device: torch.device | str | None = None, hidden: Callable[[Any], Hidden] | None = None
+    directory: Path, device: torch.device | str | None = None, hidden: Callable[[Any], Hidden | None] | None = None
 ) -> RewardModel:
     """What `RewardModel.save` wrote, in eval mode.
 
     Args:
-        hidden: makes the hidden-state function from the backbone, e.g. ``lambda m: make_decoder(m).hidden``.
+        hidden: makes the hidden-state function from the backbone, e.g. `hidden_of`.
 
     Raises:
         FileNotFoundError: the directory lacks the backbone or the head.
@@ -100,10 +106,59 @@ def load_reward_model(
     return scorer.eval().requires_grad_(False)
 
 
-def load_scorer(*, path: Path | str, max_tokens: int = 16384) -> Callable[[Sequence[Sequence[int]]], list[float]]:
-    """A function from token sequences (prompt and response) to scores, for a reward's settings node."""
-    scorer = load_reward_model(Path(path), hidden=lambda backbone: make_decoder(backbone).hidden)
-    return lambda sequences: scorer.score(sequences, max_tokens=max_tokens)
+def hidden_of(backbone: Any) -> Hidden | None:
+    """The fastest way to the backbone's hidden states that is known to be right; None for its own forward.
+
+    A reward model reads no logits, so a backbone that caps, scales or biases them, which a decoder refuses, will do.
+    """
+    try:
+        return make_decoder(backbone).hidden
+    except ValueError:
+        return None
+
+
+class Scorer:
+    """A reward model as a function from token sequences (prompt and response) to scores.
+
+    Attributes:
+        part: the part of a response that it was trained to judge, "response" or "answer".
+    """
+
+    def __init__(self, model: RewardModel, part: str, max_tokens: int) -> None:
+        self.model, self.part, self.max_tokens = model, part, max_tokens
+
+    def __call__(self, sequences: Sequence[Sequence[int]]) -> list[float]:
+        return self.model.score(sequences, max_tokens=self.max_tokens)
+
+
+class TextScorer(Scorer):
+    """A reward model as a function from (messages, response text) pairs to scores, with its own tokenizer."""
+
+    def __init__(self, model: RewardModel, tokenizer: Any, part: str, max_tokens: int) -> None:
+        super().__init__(model, part, max_tokens)
+        self.tokenizer = tokenizer
+
+    def __call__(self, texts: Sequence[tuple[Sequence[Message], str]]) -> list[float]:  # type: ignore[override]
+        examples = [Example(str(i), tuple(messages), text) for i, (messages, text) in enumerate(texts)]
+        encoded = encode_examples(self.tokenizer, examples)
+        return super().__call__([[*e.prompt, *e.tokens] for e in encoded])
+
+
+def load_scorer(*, path: Path | str, max_tokens: int = 16384) -> Scorer:
+    """The scorer of a `reward_model` stage's artifact, for a policy that has the same tokenizer."""
+    return Scorer(load_reward_model(Path(path), hidden=hidden_of), _part(Path(path)), max_tokens)
+
+
+def load_text_scorer(*, path: Path | str, max_tokens: int = 16384) -> TextScorer:
+    """The scorer of a `reward_model` stage's artifact, for a policy with any tokenizer."""
+    model = load_reward_model(Path(path), hidden=hidden_of)
+    tokenizer = load_tokenizer(Path(path) / MODEL)
+    return TextScorer(model, tokenizer, _part(Path(path)), max_tokens)
+
+
+def _part(directory: Path) -> str:
+    with safe_open(directory / HEAD, framework="pt") as stored:
+        return (stored.metadata() or {}).get("part", "response")
 
 
 def _pad(sequences: Sequence[Sequence[int]], device: torch.device) -> tuple[Int[Tensor, "N T"], Int[Tensor, " N"]]:

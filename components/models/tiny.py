@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -99,10 +99,8 @@ class Tiny:
     init_std: float = 0.05
 
     def __post_init__(self) -> None:
-        if self.hidden_size % self.heads or (self.hidden_size // self.heads) % 2:
-            raise ValueError(f"hidden_size={self.hidden_size} must be an even multiple of heads={self.heads}")
-        if self.heads % self.kv_heads:
-            raise ValueError(f"heads={self.heads} must be a multiple of kv_heads={self.kv_heads}")
+        if problems := tiny_check(vars(self)):
+            raise ValueError("; ".join(problems))
 
     def build(
         self, lines: Iterable[str], seed: int, *, say: Callable[[str], None] | None = None
@@ -139,3 +137,22 @@ class Tiny:
             weights = sum(parameter.numel() for parameter in model.parameters())
             say(f"tiny model: {weights:,} weights, {len(tokenizer)} tokens")
         return model.eval(), tokenizer
+
+
+def tiny_check(settings: Mapping[str, Any]) -> list[str]:
+    """What is wrong with a model's measures; preflight asks before anything runs."""
+    sizes = ("hidden_size", "layers", "heads", "kv_heads", "mlp", "vocab_size", "max_position")
+    problems = [
+        f"{name}: must be at least 1, got {settings[name]}. Fix: write more" for name in sizes if settings[name] < 1
+    ]
+    if problems:
+        return problems
+    hidden, heads, kv_heads = (settings[name] for name in ("hidden_size", "heads", "kv_heads"))
+    if hidden % (2 * heads):
+        near = max(1, round(hidden / (2 * heads))) * 2 * heads
+        problems.append(f"hidden_size: {hidden} must be an even multiple of heads={heads}. Fix: write {near}")
+    if heads % kv_heads:
+        problems.append(f"heads: {heads} must be a multiple of kv_heads={kv_heads}. Fix: write kv_heads=1 or {heads}")
+    if settings["init_std"] <= 0:
+        problems.append(f"init_std: must be positive, got {settings['init_std']}. Fix: 0.05 is usual")
+    return problems

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from components.types import Group
+from components.artifacts.disk import naming_errors
+from components.types import Group, Rollout
+
+_FIELDS = tuple(field.name for field in fields(Rollout))
 
 
 def rows(groups: Iterable[Group], step: int) -> list[dict[str, Any]]:
@@ -35,8 +39,26 @@ def rows(groups: Iterable[Group], step: int) -> list[dict[str, Any]]:
     ]
 
 
+def pack(rollout: Rollout) -> list[Any]:
+    """A rollout as a JSON array, exactly: `unpack` gives an equal one."""
+    return [getattr(rollout, name) for name in _FIELDS]
+
+
+def unpack(row: Sequence[Any]) -> Rollout:
+    """The rollout that `pack` was given. Raises TypeError or ValueError for anything else."""
+    values: dict[str, Any] = dict(zip(_FIELDS, row, strict=True))
+    for name, value in values.items():
+        if isinstance(value, list):
+            values[name] = tuple(value)
+    return Rollout(**values)
+
+
 def write_rows(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
-    """Write records as Parquet; reward terms become columns ``term.<name>`` (null where a term did not apply)."""
+    """Write records as Parquet; reward terms become columns ``term.<name>`` (null where a term did not apply).
+
+    Raises:
+        OSError: the disk is full or not writable; names the path.
+    """
     import pyarrow as pa  # heavy, and only the process that writes needs it
     import pyarrow.parquet as pq
 
@@ -50,8 +72,10 @@ def write_rows(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
         else dict(record)
         for record in records
     ]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.Table.from_pylist(flat), path, compression="zstd")
+    table = pa.Table.from_pylist(flat)
+    with naming_errors("write", path, lambda: table.nbytes):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, path, compression="zstd")
 
 
 def read_rows(path: Path, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,10 @@ from components.models.logprobs import token_logprobs
 from components.models.schedule import cosine
 from components.runtime import Inputs, Out
 from components.stages.train import train
+
+TAKES = {"data": "data?"}
+GIVES = ("model",)
+PRETRAINED_HERE = ("components.models.tiny.Tiny",)
 
 
 def base_model(
@@ -97,3 +101,29 @@ def pack(tokenizer: Any, lines: list[str], width: int) -> Int[Tensor, "R width"]
 
     tokens = torch.tensor([token for ids in stream() for token in ids], dtype=torch.int32)
     return tokens[: len(tokens) // width * width].view(-1, width).long()
+
+
+def base_model_check(
+    settings: Mapping[str, Any], inputs: Mapping[str, str], processes: int, contents: Mapping[str, Mapping[str, int]]
+) -> list[str]:
+    """Whether there is text for a model that has to be pretrained."""
+    source = settings["model"].get("_target_") if isinstance(settings["model"], Mapping) else None
+    if source not in PRETRAINED_HERE:
+        return []
+    if "data" not in inputs:
+        return [
+            "inputs.data: is missing: this model has to be pretrained on text. Fix: name the stage that curates data"
+        ]
+    held = contents.get("data", {})
+    if held.get("pretrain.txt") != 0 and (size := held.get("pretrain.txt/bytes")) is not None:
+        most = size // (settings["context"] + 1)  # a token is a byte at least
+        if most < settings["batch_size"]:
+            return [
+                f"batch_size: {settings['batch_size']} rows of {settings['context'] + 1} tokens are more than the "
+                f"{size:,} bytes of text in the data can fill. Fix: give more rows, or lower batch_size or context"
+            ]
+    if held.get("pretrain.txt") == 0:
+        return [
+            "model: the data have no text to pretrain it on. Fix: model=pretrained model.source.path=DIR_OR_HUB_NAME"
+        ]
+    return []

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from components.data.cleaning import Cleaning
 from components.data.corpus import DataError, Source, write_corpus
 from components.runtime import Inputs, Out
+
+GIVES = ("data",)
 
 
 def curate(inputs: Inputs, out: Out, *, source: Source, cleaning: Cleaning | None = None) -> dict[str, Any]:
@@ -43,3 +46,19 @@ def _warn_of_templates(report: dict[str, Any], out: Out) -> None:
             f"dropped {overlaps} of {overlaps + kept} prompts to train on, which share words with the evaluation; "
             f"if they only share a template, set {out.name}.cleaning.ngram=0"
         )
+
+
+def curate_check(
+    settings: Mapping[str, Any], inputs: Mapping[str, str], processes: int, contents: Mapping[str, Mapping[str, int]]
+) -> list[str]:
+    """Whether the source leaves something to train on and something to measure with."""
+    held = contents.get("source", {})
+    counts = {split: held.get(f"tasks/{split}.jsonl") for split in ("train", "fresh", "profile", "dev", "test")}
+    lacking = [split for split in ("train", "test") if counts[split] == 0]
+    if not lacking:
+        return []
+    shown = " ".join(f"{split} {n}" for split, n in counts.items())
+    return [
+        f"source: too little data, no task is left for {' and '.join(lacking)} ({shown}). "
+        "Fix: give more rows, other fractions (test_fraction, dev_fraction, fresh_fraction), or test rows of their own"
+    ]

@@ -28,6 +28,9 @@ from components.types import Example, Preference
 
 Pair = tuple[Encoded, Encoded]
 
+TAKES = {"model": "model", "preferences": "preferences"}
+GIVES = ("model",)
+
 
 def dpo(
     inputs: Inputs,

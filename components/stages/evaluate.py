@@ -11,7 +11,10 @@ from components.rewards.response import take_apart
 from components.rollout.record import write_rows
 from components.rollout.sampling import Sampling
 from components.runtime import Inputs, Out
-from components.stages.shared import load_policy, read_tasks, sample_all
+from components.stages.shared import CHUNK, load_policy, read_tasks, sample_all
+
+TAKES = {"model": "model", "data": "data"}
+GIVES = ("evaluation",)
 
 
 def evaluate(
@@ -29,6 +32,7 @@ def evaluate(
     max_new_tokens: int = 80,
     temperature: float = 1.0,
     top_p: float = 1.0,
+    checkpoint_every: int = CHUNK,
 ) -> dict[str, float]:
     """Sample every prompt of the split; write ``answers.parquet`` (each answer, judged) and ``summary.json``.
 
@@ -37,12 +41,13 @@ def evaluate(
     Args:
         samples: answers per prompt; pass@1 is their mean.
         greedy: one more answer per prompt at temperature 0, as sample number -1 (not part of pass@k).
+        checkpoint_every: prompts that are sampled before their answers are kept; a crash loses no more.
     """
     policy = load_policy(inputs, engine)
     tasks = read_tasks(inputs, split)
     sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature, top_p=top_p)
     address = (out.seed, "evaluate", split)
-    drawn = sample_all(policy, tasks, samples, sampling, environment, out, "samples", address=address)
+    drawn = sample_all(policy, tasks, samples, sampling, environment, out, "samples", checkpoint_every, address)
     if greedy:
         best = sample_all(
             policy,
@@ -52,7 +57,8 @@ def evaluate(
             environment,
             out,
             "greedy",
-            address=address,
+            checkpoint_every,
+            address,
         )
         drawn = [(*group, *one) for group, one in zip(drawn, best, strict=True)]
     answers = [

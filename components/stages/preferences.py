@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ from components.data.preferences import write_pair
 from components.rng import derive, stream
 from components.runtime import Inputs, Out
 from components.types import Preference, Task
+
+TAKES = {"data": "data"}
+GIVES = ("preferences",)
 
 
 def preferences(
@@ -84,3 +88,20 @@ def _given(file: Path, test_fraction: float) -> tuple[list[Preference], list[Pre
     }
     train = [pair for pair in pairs if pair.messages[-1].content not in held_out]
     return train, [pair for pair in pairs if pair.messages[-1].content in held_out]
+
+
+def preferences_check(
+    settings: Mapping[str, Any], inputs: Mapping[str, str], processes: int, contents: Mapping[str, Mapping[str, int]]
+) -> list[str]:
+    """Whether the data are known to have neither pairs nor tasks that pairs can be written for."""
+    held = contents.get("data", {})
+    if held.get("preferences.jsonl") != 0:
+        return []
+    families = settings.get("family_weights") or {"unsafe": 3, "benign": 4, "helpful": 3}
+    missing = [family for family in families if not held.get(f"train/{family}")]
+    if not missing:
+        return []
+    return [
+        f"the data have no pairs, and no tasks of {', '.join(missing)} to write them for. Fix: give columns chosen and "
+        "rejected, or take a pipeline that needs none: pipeline=r1_zero"
+    ]

@@ -9,7 +9,10 @@ from components.artifacts import write_json
 from components.evaluation.metrics import pass_at_k
 from components.rollout.sampling import Sampling
 from components.runtime import Inputs, Out
-from components.stages.shared import by_cell, load_policy, mean, read_tasks, sample_all
+from components.stages.shared import CHUNK, by_cell, load_policy, mean, read_tasks, sample_all
+
+TAKES = {"model": "model", "data": "data"}
+GIVES = ("profile",)
 
 
 def profile(
@@ -23,16 +26,20 @@ def profile(
     max_new_tokens: int = 80,
     temperature: float = 1.0,
     hopeless: float = 0.02,
+    checkpoint_every: int = CHUNK,
 ) -> dict[str, float]:
     """Sample every task of the ``profile`` split; write ``profile.json``: cell → pass_rate, pass_at_k, n, k.
 
     A family whose easiest level is solved less often than ``hopeless`` is named: groups without a right answer give RL
     no signal, so it needs more cold-start traces or an easier level before RL spends its steps.
+
+    Args:
+        checkpoint_every: prompts that are sampled before their samples are kept; a crash loses no more.
     """
     policy = load_policy(inputs, engine)
     tasks = [task for task in read_tasks(inputs, "profile") if task.kind == "reasoning"]
     sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature)
-    rollouts = sample_all(policy, tasks, samples, sampling, environment, out, "profile")
+    rollouts = sample_all(policy, tasks, samples, sampling, environment, out, "profile", checkpoint_every)
     right = [[accuracy(task, r) for r in group] for task, group in zip(tasks, rollouts, strict=True)]
     cells = {
         cell: {

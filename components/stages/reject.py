@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from components.artifacts import write_json, write_jsonl
 from components.rng import stream
 from components.rollout.sampling import Sampling
 from components.runtime import Inputs, Out
-from components.stages.shared import load_policy, read_tasks, sample_all
+from components.stages.shared import CHUNK, load_policy, read_tasks, sample_all
 from components.types import Example, Rollout, Task
+
+TAKES = {"model": "model", "data": "data"}
+GIVES = ("examples",)
 
 
 def reject(
@@ -28,18 +31,22 @@ def reject(
     temperature: float = 1.0,
     per_prompt: int = 2,
     per_cell: float = 2.0,
+    checkpoint_every: int = CHUNK,
 ) -> dict[str, float]:
     """Sample fresh prompts; write ``kept.jsonl`` (token-exact examples) and ``counts.json`` (why the rest was dropped).
 
     Kept: right, ended by itself, in the target language throughout, not a repetition of another sample of the prompt;
     at most ``per_prompt`` a prompt, and at most ``per_cell`` times the mean a family and level.
+
+    Args:
+        checkpoint_every: prompts that are sampled before their samples are kept; a crash loses no more.
     """
     policy = load_policy(inputs, engine)
     tasks = read_tasks(inputs, "fresh")
     stream(out.seed, out.name, "prompts").shuffle(tasks)
     tasks = tasks[:prompts]
     sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature)
-    rollouts = sample_all(policy, tasks, samples, sampling, environment, out, "samples")
+    rollouts = sample_all(policy, tasks, samples, sampling, environment, out, "samples", checkpoint_every)
     reasons: Counter[str] = Counter()
     kept: list[tuple[Task, Rollout]] = []
     for task, group in zip(tasks, rollouts, strict=True):
@@ -97,3 +104,12 @@ def _example(task: Task, rollout: Rollout) -> Example:
     return Example(
         task.id, task.messages, rollout.response, f"rejection/{task.cell}", rollout.tokens, rollout.action_mask
     )
+
+
+def reject_check(
+    settings: Mapping[str, Any], inputs: Mapping[str, str], processes: int, contents: Mapping[str, Mapping[str, int]]
+) -> list[str]:
+    """Whether the data are known to have no fresh prompts."""
+    if contents.get("data", {}).get("tasks/fresh.jsonl") == 0:
+        return ["the data leave no fresh prompts to sample. Fix: give more rows, or a larger fresh_fraction"]
+    return []

@@ -12,6 +12,8 @@ from components.evaluation.page.view import render
 from components.evaluation.summary import compare, summarise
 from components.runtime import Inputs, Out
 
+GIVES = ("report",)
+
 
 def report(
     inputs: Inputs,

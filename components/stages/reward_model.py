@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,16 +13,19 @@ from components.losses.preference import bradley_terry
 from components.models.adapt import load_trainable
 from components.models.batching import batches
 from components.models.chat import encode_examples
-from components.models.decoder import make_decoder
 from components.models.learner import Learner
 from components.models.lora import Lora
-from components.models.reward_head import RewardModel
+from components.models.reward_head import RewardModel, hidden_of
 from components.models.schedule import cosine
+from components.rewards.parts import Part, part_of
 from components.rng import derive
 from components.runtime import Inputs, Out
 from components.stages.pairs import read_pairs, record_ranking
 from components.stages.train import train
 from components.types import Example, Preference
+
+TAKES = {"model": "model", "preferences": "preferences"}
+GIVES = ("reward_model",)
 
 
 def reward_model(
@@ -34,6 +38,7 @@ def reward_model(
     lr: float = 1.5e-3,
     lora: Lora | None = None,
     recompute: bool = False,
+    part: Part = "response",
     log_every: int = 10,
     checkpoint_every: int = 50,
 ) -> dict[str, float]:
@@ -43,14 +48,16 @@ def reward_model(
     95 % Wilson interval; ``pairs.json`` has it by family and defect.
 
     Args:
+        part: "response", as safety is judged, or "answer", as helpfulness is: with an empty thought in place of the
+             reasoning. Pairs that differ in their reasoning alone are then left out.
         lora: train low-rank adapters and the head beside frozen weights instead of all weights.
         recompute: activations instead of keeping them, see `load_trainable`.
     """
     backbone, tokenizer = load_trainable(
         inputs["model"].path, lora, derive(out.seed, out.name), recompute=recompute, say=out.say
     )
-    scorer = RewardModel(backbone, make_decoder(backbone).hidden)
-    train_pairs, test_pairs = read_pairs(inputs)
+    scorer = RewardModel(backbone, hidden_of(backbone))
+    train_pairs, test_pairs = (_only(part, pairs) for pairs in read_pairs(inputs))
     pairs = _encode(tokenizer, train_pairs)
     lengths = [max(len(a), len(b)) for a, b in pairs]
     plan = [part for epoch in range(epochs) for part in batches(lengths, batch_size, (out.seed, out.name, epoch))]
@@ -65,8 +72,14 @@ def reward_model(
     loss = train(out, scorer, learner, len(plan), loss_of_step, log_every=log_every, checkpoint_every=checkpoint_every)
     right = _ranked_right(scorer, _encode(tokenizer, test_pairs), out)
     if out.peers.is_main:
-        scorer.save(out.path, tokenizer)
+        scorer.save(out.path, tokenizer, part=part)
     return {"loss": loss, **record_ranking(out, test_pairs, right), "pairs": float(len(pairs))}
+
+
+def _only(part: Part, pairs: Sequence[Preference]) -> list[Preference]:
+    """Pairs with the judged part of each response."""
+    cut = [replace(p, chosen=part_of(p.chosen, part), rejected=part_of(p.rejected, part)) for p in pairs]
+    return [pair for pair in cut if pair.chosen != pair.rejected]
 
 
 def _encode(tokenizer: Any, pairs: Sequence[Preference]) -> list[tuple[list[int], list[int]]]:

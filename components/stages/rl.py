@@ -14,7 +14,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from components.artifacts import write_json
+from components.artifacts import plain_json, write_json
+from components.losses.compatibility import group_problems
 from components.losses.policy import Algorithm
 from components.models.adapt import save_trained
 from components.models.checkpoint import load_latest, save_checkpoint
@@ -22,15 +23,19 @@ from components.models.learner import Learner
 from components.models.lora import Lora, load_trained_state, trained_state
 from components.models.reference import make_reference
 from components.models.schedule import linear
+from components.rewards.code import forgeable_parts
 from components.rng import stream
 from components.rollout.record import rows, write_rows
 from components.rollout.sampling import Sampling
 from components.runtime import Inputs, Out
 from components.stages.rl_critic import CriticSetup, make_critic
-from components.stages.rl_rounds import Rounds, measure, start_curricula
+from components.stages.rl_rounds import Rounds, keep_verdicts, measure, publish_verdicts, start_curricula
 from components.stages.rl_update import Updater
 from components.stages.shared import Policy, load_trained_policy
 from components.types import Group, Task
+
+TAKES = {"model": "model", "data": "data", "profile": "profile?", "reward_model": "reward_model?"}
+GIVES = ("model",)
 
 
 def rl(
@@ -63,7 +68,9 @@ def rl(
     """Train the policy on verifiable rewards; writes ``model/``, ``rollouts/`` and ``curriculum.json``.
 
     Args:
-        reward: object with ``score(pairs, progress) -> list[Score]``.
+        reward: object with ``score(pairs, progress) -> list[Score]``; where it has them, ``settle(groups, progress)``
+            sees the whole step, and ``keep_in(folder, rank)`` says where answers that were paid for are kept; one
+            that remembers anything from step to step has ``state() -> JSON`` and ``load_state(state)``.
         curriculum: draws prompts; each quota has its own copy.
         optimizer: ``(named_parameters, lr=…)`` → optimiser.
         steps: of the policy; the critic's warm-up, if the algorithm has one, comes before them.
@@ -126,7 +133,9 @@ def rl(
         ),
         state=algorithm.initial_state(),
     )
-    run = _Run(out, policy, reference, updater, start_curricula(inputs, curriculum, quotas), dict(quotas), steps)
+    keep_verdicts(reward, out)
+    curricula = start_curricula(inputs, curriculum, quotas)
+    run = _Run(out, policy, reference, updater, curricula, dict(quotas), steps, reward)
     sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature)
     rounds = Rounds(run, reward, sampling, environment, group_size, max_failed)
     if algorithm.critic_warmup:
@@ -149,16 +158,47 @@ def rl(
     return run.close(lora, source)
 
 
-def rl_check(settings: Mapping[str, Any], inputs: Mapping[str, str], processes: int) -> list[str]:
-    """What preflight can say of the settings before anything is loaded."""
+def rl_check(
+    settings: Mapping[str, Any], inputs: Mapping[str, str], processes: int, contents: Mapping[str, Mapping[str, int]]
+) -> list[str]:
+    """What preflight can say of the settings, and of the data, before anything is loaded."""
     problems = []
+    held = contents.get("data", {})
+    kinds = {name.removeprefix("train/"): n for name, n in held.items() if name.startswith("train/")}
+    for name, wanted in (settings.get("quotas") or {}).items() if kinds else ():
+        if name not in kinds:
+            known = ", ".join(sorted(kinds))
+            problems.append(
+                f"quotas.{name}: the data have no such tasks. Fix: name kinds or families there are: {known}"
+            )
+        elif wanted > kinds[name]:
+            got = f"{wanted} prompts a step, and the data have {kinds[name]}"
+            problems.append(f"quotas.{name}: {got}. Fix: lower it, or give more rows")
     if not settings.get("quotas") or any(n < 1 for n in settings["quotas"].values()):
-        problems.append(f"quotas: needs at least one prompt of each kind (got {settings.get('quotas')})")
+        problems.append(
+            f"quotas: needs at least one prompt of each kind (got {settings.get('quotas')}). Fix: 32 is usual"
+        )
     elif (prompts := sum(settings["quotas"].values())) < processes:
         problems.append(
             f"quotas: {prompts} prompts a step for {processes} processes. Fix: raise them or set launcher.processes=1"
         )
+    if isinstance(settings.get("algorithm"), Mapping) and "advantage" in settings["algorithm"]:
+        problems += [f"algorithm.{line}" for line in group_problems(settings["algorithm"], settings.get("group_size"))]
+    for part in forgeable_parts(settings.get("reward")):
+        problems.append(f"{part}.accept_forgeable: programs could forge their rewards. Fix: sandbox.backend=auto")
     return problems
+
+
+def rl_notes(settings: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+    """What was set for this stage and has no effect."""
+    beta, kl = given.get("beta"), settings["algorithm"].get("kl")
+    if not beta or not isinstance(beta, int | float):
+        return []
+    if kl is None:
+        return [f"beta={beta} has no effect: this algorithm has no KL term. Fix: leave it out, or set algorithm.kl"]
+    if kl.get("beta") is not None:
+        return [f"beta={beta} has no effect: the KL term has its own, {kl['beta']}. Fix: set algorithm.kl.beta"]
+    return []
 
 
 @dataclass
@@ -172,6 +212,7 @@ class _Run:
     curricula: Mapping[str, Any]
     quotas: Mapping[str, int]
     steps: int
+    reward: Any = None
     records: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     last: dict[str, float] = field(default_factory=dict)
 
@@ -222,7 +263,14 @@ class _Run:
         if self.reference is not None and self.updater.algorithm.ref_refresh_every:
             models["reference"] = self.reference.state()
         curricula = {name: curriculum.state() for name, curriculum in self.curricula.items()}
-        rest = {"learner": state, "curricula": curricula, "algorithm": self.updater.state, "last": self.last}
+        rest = {
+            "learner": state,
+            "curricula": curricula,
+            "algorithm": self.updater.state,
+            "last": plain_json(self.last),
+        }
+        if hasattr(self.reward, "state"):
+            rest["reward"] = self.reward.state()
         if (critic := self.updater.critic) is not None:
             tensors, rest["critic"] = critic.state()
             models |= tensors
@@ -242,6 +290,8 @@ class _Run:
             self.reference.load_state(saved.tensors["reference"])
         for name, curriculum in self.curricula.items():
             curriculum.load_state(saved.state["curricula"][name])
+        if "reward" in saved.state:
+            self.reward.load_state(saved.state["reward"])
         self.last = saved.state["last"]
         return saved.step
 
@@ -249,5 +299,6 @@ class _Run:
         """Write what later stages read; returns the metrics of the last step."""
         if self.out.peers.is_main:
             write_json(self.out.path / "curriculum.json", {name: c.describe() for name, c in self.curricula.items()})
+            publish_verdicts(self.out)
             save_trained(self.policy.model, self.policy.tokenizer, self.out.path, lora=lora, source=source)
         return {"steps": float(self.steps), **self.last}

@@ -9,11 +9,13 @@ from typing import Any
 
 from components.artifacts import read_json
 from components.curriculum.dynamic import keep_informative
+from components.rewards.verdicts import publish
 from components.rollout.sampling import Sampling
-from components.runtime import Inputs
+from components.runtime import Inputs, Out
 from components.stages.shared import mean, read_tasks
 from components.types import Group, Score
 
+_VERDICTS = "verdicts"
 # What the environment broke says nothing of the policy: left out and counted, never trained on as a wrong answer.
 _BROKEN = Score(0.0, {}, "failed", "the environment failed; the worker's log says how")
 
@@ -52,9 +54,10 @@ class Rounds:
         updates = run.updates(step)
         rollouts = run.policy.sample(tasks, self.group_size, self.sampling, self.environment, address, updates)
         pairs = [(task, rollout) for task, group in zip(tasks, rollouts, strict=True) for rollout in group]
+        progress = updates / run.steps
         scores = [
             _BROKEN if rollout.finish == "failed" else score
-            for (_, rollout), score in zip(pairs, self.reward.score(pairs, updates / run.steps), strict=True)
+            for (_, rollout), score in zip(pairs, self.reward.score(pairs, progress), strict=True)
         ]
         size = self.group_size
         groups = [
@@ -63,37 +66,74 @@ class Rounds:
         ]
         everyone = peers.unshard(groups)
         self._check_failures(step, everyone)
-        return everyone
+        # What is normalised over a step is so over all ranks' rollouts: their number must not matter.
+        return self.reward.settle(everyone, progress) if hasattr(self.reward, "settle") else everyone
 
     def _check_failures(self, step: int, groups: Sequence[Group]) -> None:
-        scores = [(group.task.id, score) for group in groups for score in group.scores]
-        failed = [(task_id, score.reason) for task_id, score in scores if score.outcome == "failed"]
-        if len(failed) > self.max_failed * len(scores):
-            task_id, reason = failed[0]
+        total = sum(len(group.scores) for group in groups)
+        failed = [
+            f"task {group.task.id}, rollout {i + 1} of {len(group.scores)}: {score.reason}"
+            for group in groups
+            for i, score in enumerate(group.scores)
+            if score.outcome == "failed"
+        ]
+        said = f"step {step + 1}: the reward failed on {len(failed)} of {total} rollouts"
+        if len(failed) > self.max_failed * total:
             raise RuntimeError(
-                f"{self.run.out.name} step {step + 1}: the reward failed on {len(failed)} of {len(scores)} rollouts, "
-                f"more than max_failed={self.max_failed:g} allows. First: task {task_id}: {reason}"
+                f"{self.run.out.name} {said}, more than max_failed={self.max_failed:g} allows. First: {failed[0]}"
             )
+        if failed:
+            # The last line of a traceback says what was raised.
+            first, *rest = failed[0].strip().splitlines()
+            self.run.out.say(f"{said}; they are left out. First: {' … '.join([first, *rest[-1:]])}")
 
 
 def measure(groups: Sequence[Group]) -> dict[str, float]:
-    """Means over the step's rollouts: reward, every term, length, share cut off, groups with signal."""
+    """Means over the step's rollouts: reward, every term raw and weighted, length, share cut off, groups with signal.
+
+    A term's raw mean is over the rollouts that it was asked about; the weighted means add up to the reward. A term that
+    is called like one of the other figures (``length``) is ``raw/length``.
+    """
+    everything = [score for group in groups for score in group.scores]
     scored = [(r, s) for g in groups for r, s in zip(g.rollouts, g.scores, strict=True) if s.outcome == "scored"]
     names = sorted({name for _, s in scored for name in s.terms})
+    weighted = sorted({name for _, s in scored for name in s.weighted})
     spread = [max(t) - min(t) > 1e-6 for g in groups if (t := [s.total for s in g.scores if s.outcome == "scored"])]
     by_family = {g.task.family for g in groups}
-    return {
+    figures = {
         "reward": mean([s.total for _, s in scored]),
-        **{name: mean([s.terms[name] for _, s in scored if name in s.terms]) for name in names},
         "length": mean([float(len(r.tokens)) for r, _ in scored]),
         "truncated": mean([float(r.finish == "length") for r, _ in scored]),
-        "failed": 1.0 - len(scored) / max(1, sum(len(g.rollouts) for g in groups)),
+        "failed": mean([float(s.outcome == "failed") for s in everything]),
+        "abstained": mean([float(s.outcome == "abstained") for s in everything]),
         "signal": mean([float(s) for s in spread]),
         **{
-            f"reward/{family}": mean([s.total for g in groups if g.task.family == family for s in g.scores])
+            f"reward/{family}": mean(
+                [s.total for g in groups if g.task.family == family for s in g.scores if s.outcome == "scored"]
+            )
             for family in sorted(by_family)
         },
     }
+    raw = {name: mean([s.terms[name] for _, s in scored if name in s.terms]) for name in names}
+    return {
+        **{f"raw/{name}" if name in figures else name: value for name, value in raw.items()},
+        **{f"weighted/{name}": mean([s.weighted.get(name, 0.0) for _, s in scored]) for name in weighted},
+        **figures,
+    }
+
+
+def keep_verdicts(reward: Any, out: Out) -> None:
+    """Keep what a judge answers where a resume finds it.
+
+    Among the checkpoints: a stage that was interrupted is continued, not cleared, if there is something in them.
+    """
+    if hasattr(reward, "keep_in"):
+        reward.keep_in(out.checkpoints / _VERDICTS, out.peers.rank)
+
+
+def publish_verdicts(out: Out) -> None:
+    """Make what judges answered a part of the artifact."""
+    publish(out.checkpoints / _VERDICTS, out.path / _VERDICTS)
 
 
 def start_curricula(inputs: Inputs, curriculum: Any, quotas: Mapping[str, int]) -> dict[str, Any]:

@@ -26,6 +26,9 @@ from components.runtime import Inputs, Out
 from components.stages.train import train
 from components.types import Example
 
+TAKES = {"model": "model"}
+GIVES = ("model",)
+
 
 def sft(
     inputs: Inputs,
@@ -112,3 +115,23 @@ def example_loss(decoder: Any, examples: Sequence[Encoded], tokens: int, pad: in
     ids, length, targets, trained = shifted(examples, pad)
     logp = token_logprobs(decoder.hidden(ids, length)[trained], decoder.head, targets[trained])
     return nll(logp[None], torch.ones_like(logp[None]).bool(), GlobalCounts(len(examples), tokens, 0))
+
+
+def sft_check(
+    settings: Mapping[str, Any], inputs: Mapping[str, str], processes: int, contents: Mapping[str, Mapping[str, int]]
+) -> list[str]:
+    """Whether the files to train on are of inputs that there are, and not known to be empty."""
+    files = settings.get("files") or {}
+    problems = [
+        f"files.{name}: no such input. Fix: name one of {', '.join(inputs)}" for name in files if name not in inputs
+    ]
+    places = [
+        (inputs.get(name), file, contents.get(name, {}).get(file)) for name, names in files.items() for file in names
+    ]
+    if places and all(rows == 0 for _, _, rows in places):
+        where = ", ".join(f"{file} of {stage}" for stage, file, _ in places)
+        problems.append(
+            f"files: there is nothing to train on, the data fill no row of {where}. Fix: give them traces (a column "
+            "trace), or take a pipeline that needs none: pipeline=r1_zero"
+        )
+    return problems

@@ -16,7 +16,10 @@ from components.rng import derive
 from components.rollout.collect import collect
 from components.rollout.sampling import Sampling
 from components.runtime import Inputs, Out
+from components.stages.drawn import Drawn
 from components.types import Rollout, Task
+
+CHUNK = 256  # tasks that a sampling stage draws before it keeps them
 
 
 @dataclass
@@ -86,21 +89,36 @@ def sample_all(
     environment: Any,
     out: Out,
     label: str,
-    chunk: int = 128,
+    chunk: int = CHUNK,
     address: tuple[int | str, ...] | None = None,
 ) -> list[tuple[Rollout, ...]]:
     """n rollouts of every task, the work shared by all peers, in the order of ``tasks`` on every rank.
 
+    What was drawn before the stage was stopped is kept, ``chunk`` tasks at a time; a stage that samples twice needs two
+    labels.
+
+    Args:
+        chunk: tasks drawn at once, and at most lost by a crash.
+
     Raises:
-        Interrupted: a stop was asked for; sampling stages are short and start again.
+        Interrupted: a stop was asked for; what is drawn is kept.
+        OSError: samples could not be kept, the disk is full or broken.
     """
+    drawn = Drawn(out, label, tasks, n)
     rollouts: list[tuple[Rollout, ...]] = []
-    for start in range(0, len(tasks), chunk * out.peers.world_size):
-        part = tasks[start : start + chunk * out.peers.world_size]
-        mine = policy.sample(out.peers.shard(part), n, sampling, environment, address or (out.seed, out.name, label))
-        rollouts += out.peers.unshard(mine)
-        out.progress(len(rollouts), len(tasks))
+    for start in range(0, len(tasks), chunk):
+        end = min(start + chunk, len(tasks))
+        groups = drawn.get(start, end)
+        if groups is None:
+            mine = out.peers.shard(tasks[start:end])
+            own = policy.sample(mine, n, sampling, environment, address or (out.seed, out.name, label))
+            groups = out.peers.unshard(own)
+            drawn.keep(start, end, groups)
+        rollouts += groups
+        out.progress(end, len(tasks))
         out.raise_if_stopping()
+    if drawn.found:
+        out.say(f"{drawn.found} of {len(tasks)} prompts had been sampled before ({label})")
     return rollouts
 
 

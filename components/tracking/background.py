@@ -109,8 +109,9 @@ class Background:
                         self._undone.clear()
             except Exception as error:  # whatever the store does, the run goes on
                 if failed_at is None:
-                    reason = (str(error).splitlines() or [""])[0][:300]
-                    log.warning("%s: %s: %s. %s", self.name, type(error).__name__, reason, _KEPT)
+                    reason = (str(error).strip().splitlines() or [""])[0][:300].rstrip(".")
+                    kind = "" if isinstance(error, ConnectionError) else f"{type(error).__name__}: "
+                    log.warning("%s: %s%s. %s", self.name, kind, reason, _KEPT)
                 failed_at, recorder = time.monotonic(), None
 
     def _take(self, timeout_s: float) -> dict[str, Any] | None:

@@ -128,9 +128,6 @@ class ConsoleView:
         self._said[name] = text
         self._print(_line(mark, colour, name, text), always=warning)
 
-    def _on_address(self, event: Event) -> None:
-        self._print(_line("·", "dim", str(event["name"]), str(event["url"])))
-
     def _print(self, what: RenderableType, always: bool = False) -> None:
         if always or not self.quiet:
             # Plain output is read by machines: one event is one line, however narrow they claim to be.

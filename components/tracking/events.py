@@ -5,8 +5,7 @@
               artifact {key, path, digest}
     progress  done, total, shown {name: number or text}
     metrics   step, values {name: number}
-    say       text, optionally level ("warning")
-    address   name, url
+    say       text, optionally level ("warning"), address {name: url}, code_ignored [differences]
 
 A field that is missing is not shown; an event or state a listener does not know is passed over.
 """

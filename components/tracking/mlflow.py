@@ -9,6 +9,8 @@ import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from components.tracking import background
 from components.tracking.events import Event, flatten, numbers, stage_state
@@ -107,7 +109,7 @@ class Recorder:
         self.experiment_id = find_experiment(self._store, self.directory, name)
         self.memo["start"] = dict(event)
         if "parent" not in self.memo:
-            close_abandoned(self._store, self.experiment_id)
+            close_abandoned(self._store)
             tags = {"r1flow.run": event.get("run", ""), "r1flow.sweep": event.get("sweep", ""), **_process_tags()}
             tags |= {"r1flow.directory": event.get("directory", ""), "mlflow.source.git.commit": event.get("git", "")}
             run = self._store.create_run(
@@ -201,6 +203,7 @@ def connect(directory: Path) -> Any:
     for noisy in ("mlflow", "alembic"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     if uri := os.environ.get("MLFLOW_TRACKING_URI"):
+        reach(uri)
         return MlflowClient(uri)
     directory.mkdir(parents=True, exist_ok=True)
     database = directory / "mlflow.db"
@@ -213,6 +216,23 @@ def connect(directory: Path) -> Any:
     return MlflowClient(f"sqlite:///{database}")
 
 
+def reach(uri: str) -> None:
+    """Find out whether a tracking server is there at all, before MLflow says it in a page of retries.
+
+    Raises: ConnectionError in one line. What only a proxy can reach is left to MLflow.
+    """
+    where = urlsplit(uri)
+    if where.scheme not in ("http", "https") or not where.hostname or getproxies():
+        return
+    try:
+        socket.create_connection((where.hostname, where.port or {"http": 80, "https": 443}[where.scheme]), 5).close()
+    except OSError as error:
+        raise ConnectionError(
+            f"no server answers at {where.scheme}://{where.hostname}:{where.port or ''} ({error.strerror or error}). "
+            "Fix: start it, or unset MLFLOW_TRACKING_URI to record below the artifacts"
+        ) from error
+
+
 def find_experiment(client: Any, directory: Path, name: str) -> str:
     """Id of the experiment, made if it is new; without a server its files lie in ``directory``."""
     with locked(directory / ".create.lock"):
@@ -223,9 +243,10 @@ def find_experiment(client: Any, directory: Path, name: str) -> str:
         return client.create_experiment(name, artifact_location=location)
 
 
-def close_abandoned(client: Any, experiment_id: str) -> None:
-    """End runs that a process of this machine left open when it was killed."""
-    for run in client.search_runs([experiment_id], "attributes.status = 'RUNNING'", max_results=200):
+def close_abandoned(client: Any) -> None:
+    """End runs that a process of this machine left open when it was killed, of whatever pipeline."""
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    for run in client.search_runs(experiments, "attributes.status = 'RUNNING'", max_results=1000):
         host, _, process = run.data.tags.get("r1flow.process", "").partition("/")
         if host == socket.gethostname() and process != _process_of(process.partition("@")[0]):
             client.set_terminated(run.info.run_id, "KILLED")

@@ -23,11 +23,12 @@ class StageFailed(Exception):
         stage: its name.
         reason: one line: what went wrong and where to look.
         details: traceback or the end of the worker's log.
+        transient: the cause may pass by itself, so that trying again makes sense.
     """
 
-    def __init__(self, stage: str, reason: str, details: str = "") -> None:
+    def __init__(self, stage: str, reason: str, details: str = "", *, transient: bool = False) -> None:
         super().__init__(f"{stage}: {reason}")
-        self.stage, self.reason, self.details = stage, reason, details
+        self.stage, self.reason, self.details, self.transient = stage, reason, details, transient
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from components.runtime import Inputs, Interrupted, Out
 from flows.launch import Context, StageFailed
+from flows.launch.causes import is_transient, memory_remedy
 from flows.launch.worker import Job, call_stage
 
 if TYPE_CHECKING:
@@ -32,8 +33,13 @@ class InProcess:
         job = Job.of(spec, parents, claim.draft, threads=self.threads, allow=context.allow)
         out = Out(claim.draft, spec.name, spec.seed, emit=context.emit, stop_requested=context.stop.requested)
         try:
-            return call_stage(job, out)
+            with context.stop.raising_at_once():
+                return call_stage(job, out)
         except (Interrupted, bdb.BdbQuit):
             raise
+        except KeyboardInterrupt:
+            raise Interrupted(f"{spec.name} was stopped at once") from None
         except Exception as error:
-            raise StageFailed(spec.name, f"{type(error).__name__}: {error}", traceback.format_exc()) from error
+            reason = " ".join(filter(None, [f"{type(error).__name__}: {error}", memory_remedy(error)]))
+            transient = is_transient(error)
+            raise StageFailed(spec.name, reason, traceback.format_exc(), transient=transient) from error

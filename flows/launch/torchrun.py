@@ -12,7 +12,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import DupFd
@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from components.runtime import Inputs, Interrupted
 from flows.launch import Context, StageFailed
+from flows.launch.causes import explain_death, is_transient, oom_kills
+from flows.launch.devices import cuda_devices
 from flows.launch.worker import Job, work
 
 if TYPE_CHECKING:
@@ -149,6 +151,7 @@ class Torchrun:
                 allow=context.allow,
             )
             crew: list[_Worker] = []
+            oom_before = oom_kills()
             try:
                 for rank in range(self.processes):
                     crew.append(_start(job, rank, claim.lock_fd))
@@ -159,7 +162,16 @@ class Torchrun:
                         worker.kill()
                         worker.process.join()
                     worker.events.close()
-            return _conclude(job, crew, emit, stop)
+            return _conclude(job, crew, emit, stop, oom_before)
+
+
+def torchrun_check(settings: Mapping[str, Any]) -> list[str]:
+    """What preflight can say: the devices that are asked for are there."""
+    processes = settings.get("processes", 2)
+    if settings.get("device") != "cuda" or (found := cuda_devices()) is None or found >= processes:
+        return []
+    fix = f"processes={found} uses what there is" if found else "set launcher.device=cpu, or auto"
+    return [f"device: cuda for {processes} processes, and this machine has {found} CUDA devices. Fix: {fix}"]
 
 
 @dataclass(frozen=True)
@@ -188,7 +200,8 @@ def _start(job: Job, rank: int, lock_fd: int | None) -> _Worker:
         process.start()
     except (OSError, EOFError) as error:
         receive.close()
-        raise StageFailed(job.stage, f"could not start worker {rank}: {type(error).__name__}: {error}") from error
+        reason = f"could not start worker {rank}: {type(error).__name__}: {error}"
+        raise StageFailed(job.stage, reason, transient=is_transient(error) or isinstance(error, EOFError)) from error
     finally:
         send.close()  # only the worker keeps the writing end, so that its death reads as end of file
     return _Worker(rank, process, receive)
@@ -219,7 +232,7 @@ def _watch(crew: list[_Worker], emit: Emit, stop: Stop) -> None:
         worker.receive(emit)
 
 
-def _conclude(job: Job, crew: list[_Worker], emit: Emit, stop: Stop) -> dict[str, Any]:
+def _conclude(job: Job, crew: list[_Worker], emit: Emit, stop: Stop, oom_before: int | None) -> dict[str, Any]:
     """Metrics of rank 0 if all is well; otherwise the first cause: a death before an error that followed from it."""
     dead = [worker for worker in crew if worker.died()]
     failed = sorted((worker for worker in crew if worker.failed() and worker.end), key=lambda worker: worker.ended_at)
@@ -227,28 +240,19 @@ def _conclude(job: Job, crew: list[_Worker], emit: Emit, stop: Stop) -> dict[str
         raise Interrupted(f"{job.stage} was killed")
     if dead:
         worker = dead[0]
-        raise StageFailed(
-            job.stage,
-            f"worker {worker.rank} {_death(worker.process.exitcode)}",
-            _log_tail(Path(job.draft), worker.rank),
-        )
+        death, transient = explain_death(worker.process.exitcode, oom_before, oom_kills())
+        log = _log_tail(Path(job.draft), worker.rank)
+        raise StageFailed(job.stage, f"worker {worker.rank} {death}", log, transient=transient)
     if failed:
         end = failed[0].end or {}
-        raise StageFailed(job.stage, f"worker {failed[0].rank} raised {end['reason']}", end["traceback"])
+        reason = f"worker {failed[0].rank} raised {end['reason']}"
+        raise StageFailed(job.stage, reason, end["traceback"], transient=end["transient"])
     if any(worker.end is not None and worker.end["end"] == "interrupted" for worker in crew):
         raise Interrupted(f"{job.stage} stopped at a checkpoint")
     resources = [(worker.end or {})["resources"] for worker in crew]
     _record(job, resources)
     emit({"event": "resources", "stage": job.stage, "workers": resources})
     return (crew[0].end or {})["metrics"]
-
-
-def _death(exitcode: int | None) -> str:
-    if exitcode == -signal.SIGKILL:
-        return "was killed (SIGKILL), probably because memory ran out. Fix: smaller micro-batches or fewer processes"
-    if exitcode is not None and exitcode < 0:
-        return f"died of {signal.Signals(-exitcode).name}"
-    return f"exited with code {exitcode} before it was done"
 
 
 def _log_tail(draft: Path, rank: int) -> str:

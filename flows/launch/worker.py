@@ -22,6 +22,7 @@ from typing import Any
 
 from components.runtime import Inputs, Interrupted, Out, Peers, StageArtifact
 from flows.build import ALLOWED, build, locate
+from flows.launch.causes import is_transient, memory_remedy
 
 _F_SETSIG = 10  # Linux; absent from the fcntl module
 
@@ -112,8 +113,9 @@ def work(job_json: str, rank: int, events: connection.Connection, lock_fd: int |
         send({"end": "interrupted"})
     except BaseException as error:  # the driver raises it again, with this traceback
         traceback.print_exc()
-        reason = f"{type(error).__name__}: {error}".strip()
-        send({"end": "failed", "reason": reason, "traceback": traceback.format_exc()})
+        reason = " ".join(filter(None, [f"{type(error).__name__}: {error}".strip(), memory_remedy(error)]))
+        failure = {"reason": reason, "traceback": traceback.format_exc(), "transient": is_transient(error)}
+        send({"end": "failed", **failure})
 
 
 def _plain(value: Any) -> Any:

@@ -153,7 +153,7 @@ def test_random_kills_during_many_commits_leave_only_whole_artifacts(tmp_path: P
         os.waitpid(pid, 0)
         os.close(committed)
         os.close(report)
-        checks = store.verify(full=True)
+        checks = store.verify()
         assert [check for check in checks if check[2]] == []
         found = len(checks)
     assert found >= 20

@@ -173,7 +173,7 @@ def test_a_flipped_byte_in_data_is_found_by_full_verification(store: ArtifactSto
     with pytest.raises(Damaged, match=f"{TEXT}: content"):
         ArtifactStore(store.root, always_hash=("*.jsonl",)).load("base", "k1")
     build(store, "base", "k2")
-    (problem, good) = store.verify(full=True)
+    (problem, good) = store.verify()
     assert problem[:2] == ("base", "k1")
     assert TEXT in problem[2]
     assert "moved to" in problem[2]

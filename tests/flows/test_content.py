@@ -32,9 +32,10 @@ def key(file: Path) -> str:
 
 
 def test_a_changed_data_file_changes_the_stages_key_and_an_equal_one_does_not(tmp_path: Path) -> None:
-    first = key(write(tmp_path / "a.jsonl", "1", "2"))
-    assert key(write(tmp_path / "a.jsonl", "1", "2")) == first
-    assert key(write(tmp_path / "a.jsonl", "1", "3")) != first
+    answers = [str(n) for n in range(40)]
+    first = key(write(tmp_path / "a.jsonl", *answers))
+    assert key(write(tmp_path / "a.jsonl", *answers)) == first
+    assert key(write(tmp_path / "a.jsonl", *answers[:-1], "41")) != first
 
 
 def test_bad_rows_are_told_before_anything_runs(tmp_path: Path) -> None:

@@ -110,6 +110,7 @@ def test_a_run_shows_its_stages_and_a_second_one_shows_them_cached(home: Path, s
     result, said = run(specs, tmp_path, home, "first")
     assert result.state == "done"
     assert f"{server.url}/runs/flow-run/" in said
+    assert "r1flow ui --stop" in said
     assert becomes("Completed", lambda: flow_run(server, "first")["state_name"]) == "Completed"
     done = dict.fromkeys("abc", "Completed")
     assert becomes(done, lambda: stage_states(server, "first")) == done
@@ -154,6 +155,25 @@ def test_kill_9_of_the_driver_leaves_a_crashed_run(home: Path, server: Server):
     assert becomes({"a": "Crashed"}, lambda: stage_states(server, "killed")) == {"a": "Crashed"}
 
 
+def test_a_run_whose_driver_and_recorder_were_both_killed_is_closed_by_the_next_one(
+    home: Path, server: Server, tmp_path: Path
+):
+    """As after a power failure: nobody was left to record it."""
+    script = _DRIVER.replace('"killed"', '"forgotten"')
+    driver = subprocess.Popen([sys.executable, "-c", script, str(home)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert driver.stdout is not None
+    assert "flow-run" in driver.stdout.readline()
+    assert becomes({"a": "Running"}, lambda: stage_states(server, "forgotten")) == {"a": "Running"}
+    [recorder] = Path(f"/proc/{driver.pid}/task/{driver.pid}/children").read_text().split()
+    os.kill(int(recorder), signal.SIGKILL)
+    driver.kill()
+    driver.wait()
+    assert flow_run(server, "forgotten")["state_name"] == "Running"
+    run([spec("a")], tmp_path, home, "next")
+    assert flow_run(server, "forgotten")["state_name"] == "Crashed"
+    assert becomes({"a": "Crashed"}, lambda: stage_states(server, "forgotten")) == {"a": "Crashed"}
+
+
 def test_everything_listens_on_this_machine_only(server: Server):
     listening = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     here = [
@@ -179,8 +199,16 @@ def test_a_server_that_dies_does_not_hold_up_the_run(home: Path, server: Server,
 def test_a_server_that_cannot_be_reached_is_named_and_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{free_port(0)}/api")
     result, said = run([spec("a")], tmp_path, tmp_path / "prefect", "unheard")
-    assert result.state == "done"
-    assert "Prefect does not record this run: no answer from http://127.0.0.1" in said
+    assert result.state == "done", result
+    [line] = [line for line in said.splitlines() if "Prefect" in line]
+    assert line.startswith("Prefect does not record this run: no answer from http://127.0.0.1")
+    assert "Fix: start that server, or unset PREFECT_API_URL" in line
+
+
+def test_an_address_that_is_none_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PREFECT_API_URL", "user:secret@nonsense")
+    _, said = run([spec("a")], tmp_path, tmp_path / "prefect", "unheard")
+    assert "is no address. Fix: write http://HOST:4200/api" in said
 
 
 def test_a_server_of_the_users_is_found_without_importing_prefect(tmp_path: Path):

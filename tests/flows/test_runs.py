@@ -21,7 +21,7 @@ def start(tmp_path, conf):
 def test_a_record_follows_the_drivers_events(start, tmp_path):
     record = start()
     record({"event": "stage", "stage": "first", "state": "building", "why": "never built"})
-    record({"event": "address", "name": "Prefect", "url": "http://127.0.0.1:1"})
+    record({"event": "say", "text": "Prefect shows …", "address": {"Prefect": "http://127.0.0.1:1"}})
     [seen] = list_runs(tmp_path)
     assert (seen["state"], seen["stages"]["first"]["state"]) == ("running", "building")
     record({"event": "stage", "stage": "first", "state": "done", "artifact": {"key": "k", "path": "/p", "digest": "d"}})

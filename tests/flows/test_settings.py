@@ -110,3 +110,11 @@ def test_several_values_become_one_override_each():
 def test_an_interval_has_no_values_to_sweep():
     with pytest.raises(BadInput, match="list them"):
         sweep_values("rl_1.lr=interval(0,1)", GROUPS)
+
+
+def test_another_component_replaces_the_one_that_is_there() -> None:
+    """Hydra alone would merge them: sapo with clip's settings."""
+    from flows.compose import compose
+
+    found = compose(["algorithm.surrogate={_target_: components.losses.surrogate.sapo, _partial_: true}"])
+    assert found.root["algorithm"]["surrogate"] == {"_target_": "components.losses.surrogate.sapo", "_partial_": True}

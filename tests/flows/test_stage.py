@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from components.artifacts import ArtifactStore
 from components.runtime import Interrupted, StageArtifact
-from flows.stage import RUN_ONLY, StageSpec, explain, key_settings, run_stage, stage_key, targets
+from flows.run_only import RUN_ONLY, key_settings
+from flows.stage import StageSpec, explain, run_stage, stage_key, targets
 
 BASE = StageArtifact(stage="base", key="b1", path=Path("/b"), digest="d1")
 SPEC = StageSpec(
@@ -24,7 +25,7 @@ SPEC = StageSpec(
         "algorithm": {"surrogate": {"_target_": "components.types.Task", "eps_high": 0.2}},
         "rewards": [{"_target_": "components.types.Score", "weight": 1.0}],
         "workers": 2,
-        "engine": {"max_batch": 64},
+        "engine": {"_target_": "components.types.Rollout", "max_batch": 64},
     },
     seed=0,
 )
@@ -83,7 +84,8 @@ def run(store: ArtifactStore, spec: StageSpec = SPEC, launch: Any = None, parent
         (stage_key(SPEC, {"other": BASE}, "s1"), True),
         (key(source="s2"), True),
         (key(with_settings(workers=8)), False),
-        (key(with_settings(engine={"max_batch": 8})), False),
+        (key(with_settings(engine={"_target_": "components.types.Rollout", "max_batch": 8})), False),
+        (key(with_settings(engine={"_target_": "components.types.Rollout", "max_tokens": 8})), True),
         (key(replace(SPEC, launcher={"nproc": 4})), False),
         (key(parent=replace(BASE, key="b2", path=Path("/elsewhere"), metrics={"a": 1}, cached=True)), False),
         (key(replace(SPEC, settings={name: SPEC.settings[name] for name in sorted(SPEC.settings)})), False),
@@ -96,13 +98,33 @@ def test_the_key_changes_with_what_the_stage_is_made_of(other: str, changed: boo
 
 @settings(max_examples=30, deadline=None)
 @given(st.sampled_from(sorted(RUN_ONLY)), st.integers() | st.text() | st.none(), st.lists(st.sampled_from("abc")))
-def test_a_run_only_setting_stays_out_of_the_key_at_any_depth(name: str, value: object, path: list[str]):
-    inner: dict[str, Any] = {"lr": 1}
-    outer: dict[str, Any] = {"lr": 1, name: value}
+def test_a_run_only_setting_of_a_component_stays_out_of_the_key_at_any_depth(name: str, value: object, path: list[str]):
+    inner: dict[str, Any] = {"_target_": "components.types.Task", "lr": 1}
+    outer: dict[str, Any] = {**inner, name: value}
     for part in path:
         inner, outer = {part: [inner]}, {part: [outer]}
     assert key(with_settings(x=inner)) == key(with_settings(x=outer))
     assert name not in str(key_settings(outer))
+
+
+@pytest.mark.parametrize("name", sorted(RUN_ONLY - {"api_key"}))
+def test_a_term_or_a_quota_that_is_called_like_a_run_only_setting_is_part_of_the_key(name: str):
+    for place in ("weights", "quotas"):
+        mix = {"_target_": "components.types.Task", place: {name: 1.0, "accuracy": 1.0}}
+        other = {"_target_": "components.types.Task", place: {name: 0.5, "accuracy": 1.0}}
+        assert key(with_settings(reward=mix)) != key(with_settings(reward=other))
+        assert name in str(key_settings(mix))
+
+
+def test_a_component_of_the_users_own_has_the_run_only_settings_that_its_module_declares(tmp_path: Path, monkeypatch):
+    (tmp_path / "own_declared.py").write_text("RUN_ONLY = ('gpus',)\ndef reward(): ...\n")
+    (tmp_path / "own_plain.py").write_text("def reward(): ...\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    declared = {"_target_": "own_declared.reward", "gpus": 2, "workers": 3}
+    assert key_settings(declared) == {"_target_": "own_declared.reward", "workers": 3}
+    plain = {"_target_": "own_plain.reward", "gpus": 2, "workers": 3, "progress": 0.5}
+    assert key_settings(plain) == plain
+    assert key_settings({"workers": 3, "x": 1}, "own_plain.reward") == {"workers": 3, "x": 1}
 
 
 def test_a_setting_json_cannot_hold_is_named():
@@ -111,10 +133,14 @@ def test_a_setting_json_cannot_hold_is_named():
 
 
 def test_the_code_of_a_stage_is_its_function_and_every_node_that_is_not_run_only():
-    spec = with_settings(logging={"_target_": "my.logger"}, a=[{"b": {"_target_": "components.types.Group"}}])
+    spec = with_settings(
+        engine={"_target_": "components.types.Rollout", "logging": {"_target_": "my.logger"}},
+        a=[{"b": {"_target_": "components.types.Group"}}],
+    )
     assert targets(spec) == [
         "components.rng.derive",
         "components.types.Group",
+        "components.types.Rollout",
         "components.types.Score",
         "components.types.Task",
     ]
@@ -223,25 +249,98 @@ def test_explain_keeps_to_one_line(store: ArtifactStore):
     assert len(line) < 200
 
 
-def test_explain_says_that_the_artifact_was_damaged_or_removed(store: ArtifactStore):
-    first, _ = run(store)
-    (first.path / "x").unlink()
-    assert explain(SPEC, {"policy": BASE}, store) == "the finished one was damaged: x: missing"
-
-
-def test_explain_names_the_source_file_that_changed(store: ArtifactStore, tmp_path: Path, monkeypatch):
+@pytest.fixture
+def own_reward(tmp_path: Path, monkeypatch) -> Path:
+    """A reward of the user's own, in a package of two files."""
     package = tmp_path / "code" / "my_rewards"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
     (package / "score.py").write_text("from my_rewards import parts\ndef score(): return parts.one()\n")
     (package / "parts.py").write_text("def one(): return 1\n")
     monkeypatch.syspath_prepend(str(package.parent))
-    spec = with_settings(reward={"_target_": "my_rewards.score.score"})
-    run(store, spec)
-    (package / "parts.py").write_text("# one\ndef one():\n    '''One.'''\n    return 1\n")
-    assert explain(spec, {"policy": BASE}, store) == "reused"
-    (package / "parts.py").write_text("def one(): return 2\n")
-    assert explain(spec, {"policy": BASE}, store) == "source my_rewards/parts.py edited"
+    return package
+
+
+OWN = with_settings(reward={"_target_": "my_rewards.score.score"})
+
+
+def ignoring_code(store: ArtifactStore, spec: StageSpec = OWN, parent: StageArtifact = BASE):
+    said: list[tuple[str, dict[str, Any]]] = []
+    launch = Launcher("2")
+
+    def say(text: str, **more: Any) -> None:
+        said.append((text, more))
+
+    return run_stage(spec, {"policy": parent}, store, launch, say, ignore_code=True), said, launch.calls
+
+
+def test_who_ignores_code_reuses_what_differs_in_source_files_alone_and_is_told(store: ArtifactStore, own_reward: Path):
+    first, _ = run(store, OWN)
+    (own_reward / "parts.py").write_text("def one(): return 2\n")
+    artifact, said, calls = ignoring_code(store)
+    assert (artifact.key, artifact.cached, calls) == (first.key, True, 0)
+    edited = "source my_rewards/parts.py edited"
+    text = f"reused although its code changed since (cache.code=ignore): {edited}"
+    assert said == [(text, {"level": "warning", "code_ignored": [edited]})]
+    assert ignoring_code(store)[1] == said  # each time
+    assert not run(store, OWN)[0].cached  # and only who asks for it
+
+
+def test_ignoring_code_is_no_reason_to_ignore_a_setting_a_seed_a_parent_or_damage(
+    store: ArtifactStore, own_reward: Path
+):
+    first, _ = run(store, OWN)
+    (own_reward / "parts.py").write_text("def one(): return 2\n")
+    for spec, parent in (
+        (replace(OWN, settings={**OWN.settings, "steps": 6}), BASE),
+        (replace(OWN, seed=1), BASE),
+        (OWN, replace(BASE, digest="d2")),
+    ):
+        assert not ignoring_code(store, spec, parent)[0].cached
+    (first.path / "x").write_text("longer")
+    assert not ignoring_code(store)[0].cached
+
+
+def test_the_artifact_of_the_present_code_goes_before_one_of_other_code(store: ArtifactStore, own_reward: Path):
+    run(store, OWN)
+    (own_reward / "parts.py").write_text("def one(): return 2\n")
+    second, _ = run(store, OWN)
+    artifact, said, _ = ignoring_code(store)
+    assert artifact.key == second.key
+    assert said[0][0].startswith("reused, built")
+
+
+def test_explain_says_that_the_artifact_was_damaged_or_removed(store: ArtifactStore):
+    first, _ = run(store)
+    (first.path / "x").unlink()
+    assert explain(SPEC, {"policy": BASE}, store) == "the finished one was damaged: x: missing"
+
+
+def test_explain_names_the_source_file_that_changed(store: ArtifactStore, own_reward: Path):
+    run(store, OWN)
+    (own_reward / "parts.py").write_text("# one\ndef one():\n    '''One.'''\n    return 1\n")
+    assert explain(OWN, {"policy": BASE}, store) == "reused"
+    (own_reward / "parts.py").write_text("def one(): return 2\n")
+    assert explain(OWN, {"policy": BASE}, store) == "source my_rewards/parts.py edited"
+
+
+@pytest.mark.parametrize(
+    ("stale", "parent", "why"),
+    [
+        (replace(OWN, settings={**OWN.settings, "steps": 6}), BASE, "steps: 5 → 6"),
+        (replace(OWN, seed=3), BASE, "seed: 0 → 3"),
+        (OWN, replace(BASE, key="b2", digest="d2"), "input policy changed (base/b1 → base/b2)"),
+        (OWN, BASE, "source my_rewards/parts.py edited"),
+    ],
+    ids=["setting", "seed", "parent", "source"],
+)
+def test_a_run_says_which_setting_seed_parent_or_source_file_made_a_stage_stale(
+    store: ArtifactStore, own_reward: Path, stale: StageSpec, parent: StageArtifact, why: str
+):
+    run(store, OWN)
+    if why.startswith("source"):
+        (own_reward / "parts.py").write_text("def one(): return 2\n")
+    assert run(store, stale, parent=parent)[1][0] == f"building: {why}"
 
 
 def test_manifests_hold_no_run_only_setting(store: ArtifactStore):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -85,3 +86,32 @@ def forever(inputs: Inputs, out: Out, *, file: str, hog: bool = False) -> dict[s
         re.fullmatch(r"(a+)+b", "a" * 60)  # backtracks for years inside one C call
     while True:
         time.sleep(1)
+
+
+def moody(inputs: Inputs, out: Out, *, how: str, times: int, tally: str, steps: int = 3) -> dict[str, Any]:
+    """Log ``steps`` metrics, with a checkpoint after each, and go wrong at the second step the first ``times`` times.
+
+    ``tally`` has a line for each time it was begun.
+    """
+    with open(tally, "a+") as file:
+        file.write("begun\n")
+        file.seek(0)
+        tries = len(file.readlines())
+    for step in range(1, steps + 1):
+        if step == 2 and tries <= times:
+            match how:
+                case "network":
+                    raise ConnectionResetError(errno.ECONNRESET, "the other side is gone")
+                case "full":
+                    raise OSError(errno.ENOSPC, "No space left on device")
+                case "wrong":
+                    raise ValueError("the answer is 43")
+                case "memory":
+                    raise MemoryError
+                case "from":
+                    raise RuntimeError("could not fetch") from TimeoutError("no answer")
+                case number:
+                    os.kill(os.getpid(), getattr(signal, number))
+                    time.sleep(30)
+        out.log(step, {"loss": 1.0 / step})
+    return {"tries": tries}

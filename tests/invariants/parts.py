@@ -39,6 +39,11 @@ def even(task: Any, rollout: Any) -> float:
     return float(len(rollout.tokens) % 2 == 0)
 
 
+def parity(task: Any, rollout: Any) -> float:
+    """1.0 where the sum of the token ids is even: half of any group, whatever the policy has learned."""
+    return float(sum(rollout.tokens) % 2 == 0)
+
+
 def digits(task: Any, rollout: Any) -> float:
     """One tenth for every digit of the response."""
     return sum(char.isdigit() for char in rollout.response) / 10

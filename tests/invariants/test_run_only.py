@@ -19,18 +19,31 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
+from components.artifacts import ArtifactStore
+from components.environments.calculator import Calculator
 from components.models.optim import AdamW, Muon
 from components.models.tiny import Tiny
+from components.rewards.accuracy import Accuracy
+from components.rewards.format import think_then_answer
+from components.rewards.language import consistency
 from components.rollout.record import read_rows
 from components.rollout.torch_engine import TorchEngine
 from components.runtime import Inputs, Out, StageArtifact
 from components.stages.base_model import base_model
+from components.stages.evaluate import evaluate
 from components.stages.preferences import preferences
+from components.stages.profile import profile
+from components.stages.reject import reject
 from components.stages.reward_model import reward_model
 from components.stages.rl import rl
 from components.stages.sft import sft
-from flows.stage import RUN_ONLY, stage_key
-from tests.invariants.conftest import RunStage, spec
+from flows.launch import Context
+from flows.launch.inprocess import InProcess
+from flows.launch.torchrun import Torchrun
+from flows.run_only import RUN_ONLY
+from flows.signals import Stop
+from flows.stage import run_stage, stage_key
+from tests.invariants.conftest import ALLOW, RunStage, spec
 from tests.invariants.parts import PlainDescent
 from tests.invariants.test_data_parallel import rl_settings as one_step
 
@@ -42,7 +55,13 @@ TRIED = {
     "components.stages.base_model.base_model": {"checkpoint_every", "log_every"},
     "components.stages.reward_model.reward_model": {"checkpoint_every", "log_every"},
     "components.stages.dpo.dpo": {"checkpoint_every", "log_every"},  # in tests/stages/test_dpo.py; the same loop
+    "components.stages.profile.profile": {"checkpoint_every"},
+    "components.stages.reject.reject": {"checkpoint_every"},
+    "components.stages.evaluate.evaluate": {"checkpoint_every"},
     "components.rollout.torch_engine.TorchEngine": {"max_batch"},
+    "components.rewards.math_verifier.MathVerifier": {"workers"},  # in tests/rewards/test_math.py
+    "components.rewards.mix.Mix": {"workers"},  # in tests/stages/test_rl_rewards.py and tests/rewards/test_isolated.py
+    "components.rewards.endpoint.Endpoint": {"concurrency"},  # in tests/rewards/test_judge.py
 }
 
 
@@ -148,6 +167,24 @@ def test_logs_and_checkpoints_leave_what_is_trained_as_it_is(inputs: Inputs, tmp
         assert files(often) == files(seldom), name
 
 
+def test_how_many_prompts_are_drawn_at_once_leaves_what_is_sampled_as_it_is(inputs: Inputs, tmp_path: Path) -> None:
+    shared = {"engine": TorchEngine, "environment": Calculator(), "samples": 2, "max_new_tokens": 12}
+    judges = {"accuracy": Accuracy(), "language": consistency}
+    stages = {
+        "profile": (profile, {"accuracy": Accuracy()}),
+        "reject": (reject, {**judges, "prompts": 20}),
+        "evaluate": (evaluate, {**judges, "format": think_then_answer}),
+    }
+    for name, (stage, settings) in stages.items():
+        (tmp_path / name).mkdir()
+        choices = [{**settings, **shared, "checkpoint_every": n} for n in (3, 1000)]
+        few, all_at_once = results(stage, inputs, tmp_path / name, choices)
+        drawn = [len(list((folder / "checkpoints").rglob("*.json"))) for folder in (few, all_at_once)]
+        assert drawn[0] > 2 * drawn[1]
+        if torch.backends.mkl.is_available():
+            assert files(few) == files(all_at_once), name
+
+
 def test_threads_change_rl_by_rounding_only(run: RunStage, inputs: Inputs, tmp_path: Path) -> None:
     profile = tmp_path / "profile"
     profile.mkdir()
@@ -159,3 +196,47 @@ def test_threads_change_rl_by_rounding_only(run: RunStage, inputs: Inputs, tmp_p
     assert one.key == two.key
     moved = (weights(one.path) - weights(inputs["model"].path)).abs().max()
     assert (weights(one.path) - weights(two.path)).abs().max() < 1e-4 * moved
+
+
+SMALL = {"rl_1": {**one_step("grpo"), "steps": 3}, "cold_start": {"max_examples": 64}}
+SELDOM = {"checkpoint_every": 1000, "log_every": 50}
+OFTEN = {"checkpoint_every": 1, "log_every": 1}
+
+
+def accepts(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the settings that the stage has."""
+    module, _, function = spec(name).target.rpartition(".")
+    known = inspect.signature(getattr(importlib.import_module(module), function)).parameters
+    return {key: value for key, value in settings.items() if key in known}
+
+
+@pytest.mark.parametrize("name", ["rl_1", "cold_start"])
+def test_the_digest_of_a_stage_is_the_same_under_other_run_only_settings(
+    name: str, inputs: Inputs, tmp_path: Path
+) -> None:
+    """Logging, checkpoints, the engine's batch, the launcher, its device: the stage's children stay valid."""
+    profile = tmp_path / "profile"
+    profile.mkdir()
+    (profile / "profile.json").write_text("{}")
+    parents = {**inputs, "profile": StageArtifact("profile", "k", profile, "d")}
+    built = []
+    for number, (more, batch, launcher) in enumerate(
+        ((SELDOM, 256, Torchrun(processes=1, device="cpu")), (OFTEN, 5, InProcess()))
+    ):
+        settings = {**SMALL[name], **accepts(name, more)}
+        if "engine" in spec(name).settings:
+            settings["engine"] = {**spec(name).settings["engine"], "max_batch": batch}
+        stage = spec(name, **settings)
+        context = Context(lambda event: None, Stop(), ALLOW)
+        artifact = run_stage(
+            stage,
+            {key: parents[key] for key in stage.inputs},
+            ArtifactStore(tmp_path / f"store-{number}"),
+            lambda spec, given, claim, emit, launcher=launcher, context=context: launcher(spec, given, claim, context),
+            lambda text: None,
+        )
+        built.append(artifact)
+    first, second = built
+    assert (first.key, first.digest) == (second.key, second.digest)
+    assert first.metrics == second.metrics
+    assert not torch.equal(weights(first.path), weights(inputs["model"].path))  # it learned something

@@ -1,4 +1,4 @@
-"""One random update, computed by one process or shared between several; a module of its own, so that it can be spawned."""
+"""One random update, computed by one process or dealt out to several; a module of its own, to be spawned from."""
 
 from __future__ import annotations
 

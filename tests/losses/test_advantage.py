@@ -205,3 +205,25 @@ def test_gae_takes_the_length_adaptive_lambda_of_each_rollout() -> None:
     for i, lam in enumerate((1 - 20 / 60, 1 - 20 / 25)):
         row = gae_reference(reward[i : i + 1], mask[i : i + 1], value[i : i + 1], np.zeros((1, 60)), 1.0, lam)
         np.testing.assert_allclose(got[i].numpy(), row[0], atol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [1.0, 20.0, 2000.0])
+@pytest.mark.parametrize("size", [3, 6, 64])
+def test_rounding_of_large_rewards_is_no_signal(scale: float, size: int) -> None:
+    """A sum of terms in another order differs by a unit in the last place of a float32."""
+    rewards = torch.full((size,), scale * 1.1)
+    rewards[0] = torch.nextafter(rewards[0], torch.tensor(torch.inf))
+    ids, valid = torch.zeros(size, dtype=torch.long), torch.ones(size, dtype=torch.bool)
+    for function in (advantage.group_norm, advantage.group_center, advantage.leave_one_out):
+        assert function(rewards, ids, valid).eq(0).all()
+
+
+def test_whole_number_rewards_are_rewards() -> None:
+    from components.losses import aggregate, ratio, surrogate
+    from components.losses.policy import Algorithm
+
+    algorithm = Algorithm(
+        advantage=advantage.group_norm, ratio=ratio.token, surrogate=surrogate.clip, aggregate=aggregate.token_mean
+    )
+    ids, valid = torch.zeros(4, dtype=torch.long), torch.ones(4, dtype=torch.bool)
+    assert algorithm.advantages(torch.tensor([1, 0, 1, 0]), ids, valid)[0] > 0.8

@@ -238,3 +238,21 @@ def test_value_loss_takes_the_worse_of_clipped_and_unclipped() -> None:
 def test_a_value_out_of_range_is_named(call, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         call()
+
+
+def test_impossible_responses_give_dpo_a_finite_loss_and_gradient() -> None:
+    mask = torch.ones(1, 1, dtype=torch.bool)
+    for chosen, rejected in ((-1.0, -math.inf), (-math.inf, -1.0), (-math.inf, -math.inf)):
+        x, y = (torch.tensor([[value]], requires_grad=True) for value in (chosen, rejected))
+        ref = torch.tensor([-1.0])
+        loss, _ = dpo(sequence_logp(x, mask), sequence_logp(y, mask), ref, ref, pairs=1)
+        loss.backward()
+        assert loss.isfinite() and x.grad.isfinite().all() and y.grad.isfinite().all()
+
+
+def test_what_padding_holds_does_not_reach_the_value_loss() -> None:
+    value = torch.tensor([[0.5, math.nan]], requires_grad=True)
+    mask = torch.tensor([[True, False]])
+    junk = torch.tensor([[0.0, math.nan]])
+    value_loss(value, junk, junk, mask, GlobalCounts.of(mask)).backward()
+    assert value.grad.tolist() == [[0.5, 0.0]]

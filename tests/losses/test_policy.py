@@ -118,6 +118,12 @@ def test_a_rollout_without_tokens_changes_nothing(name: str) -> None:
     assert run(rows) == pytest.approx(run([0, 1, 2, 3]), rel=1e-6)
 
 
+def test_advantages_of_another_shape_are_refused() -> None:
+    mask = torch.ones(3, 2, dtype=torch.bool)
+    with pytest.raises(ValueError, match=r"advantage must be \[N\] or \[N, T\]"):
+        make().loss(torch.zeros(3, 2), torch.zeros(3, 2), torch.ones(1), mask, counts=GlobalCounts.of(mask))
+
+
 def test_a_nan_of_the_model_is_not_hidden() -> None:
     mask = torch.ones(1, 2, dtype=torch.bool)
     logp = torch.tensor([[math.nan, -1.0]])
@@ -168,6 +174,12 @@ def need_value(reward, value):
         ({"advantage": need_value}, {}, "need_value takes a value"),
         ({"dynamic_sampling": -1}, {}, "dynamic_sampling: -1"),
         ({"surrogate": need_width}, {}, "asks for 'width'"),
+        ({"advantage": partial(advantage.group_norm, eps=-1.0)}, {}, "eps=-1.0 must not be negative"),
+        ({"advantage": partial(advantage.gae, alpha=0.0), "critic": Critic()}, {}, "alpha=0.0 must be positive"),
+        ({"advantage": partial(advantage.gae, gamma=1.5), "critic": Critic()}, {}, "gamma=1.5 must lie in [0, 1]"),
+        ({"surrogate": partial(surrogate.sapo, tau_positive=-1)}, {}, "tau_positive=-1 must be positive"),
+        ({"aggregate": partial(aggregate.constant, length=0)}, {}, "length=0 must be at least 1"),
+        ({"mismatch": partial(mismatch.tis, cap=0.5)}, {}, "cap=0.5 must be at least 1"),
     ],
 )
 def test_nonsense_is_refused_with_its_reason(pieces: dict, given: dict, says: str) -> None:

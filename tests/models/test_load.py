@@ -267,3 +267,8 @@ def test_a_saved_directory_says_what_it_is(saved):
     config = json.loads((saved / "config.json").read_text())
     assert config["architectures"] == ["LlamaForCausalLM"]
     assert (saved / "chat_template.jinja").exists()
+
+
+def test_a_saved_model_is_loaded_with_sdpa_where_its_family_has_it(built, tmp_path):
+    save_model(built[0], built[1], tmp_path)
+    assert load_model(tmp_path)[0].config._attn_implementation == "sdpa"

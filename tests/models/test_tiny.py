@@ -99,8 +99,10 @@ def test_generation_ends_at_the_end_of_a_turn(built):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"heads": 5}, "must be an even multiple of heads=5"),
-        ({"kv_heads": 3}, "heads=4 must be a multiple of kv_heads=3"),
+        ({"heads": 5}, "must be an even multiple of heads=5. Fix: write 100"),
+        ({"hidden_size": 7}, "hidden_size: 7 must be an even multiple of heads=4. Fix: write 8"),
+        ({"layers": 0}, "layers: must be at least 1"),
+        ({"kv_heads": 3}, "heads: 4 must be a multiple of kv_heads=3"),
     ],
 )
 def test_shapes_that_do_not_divide_are_refused(wrong, message):

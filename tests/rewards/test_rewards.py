@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 
 import pytest
 from hypothesis import given
@@ -127,7 +126,7 @@ def test_the_total_is_the_weighted_sum_and_terms_stay_raw() -> None:
     [score] = Mix(terms={"a": lambda t, r: 1, "b": lambda t, r: 0.5}, weights={"a": 1.0, "b": 0.2}).score(
         [(task(), says(RIGHT))]
     )
-    assert score == Score(1.1, {"a": 1.0, "b": 0.5})
+    assert score == Score(1.1, {"a": 1.0, "b": 0.5}, weighted={"a": 1.0, "b": 0.1})
 
 
 def test_a_term_counts_only_while_it_is_active() -> None:
@@ -163,7 +162,7 @@ def test_a_batch_term_of_the_wrong_length_fails_by_name() -> None:
 
     scores = mix(short=Short()).score([(task(), says(RIGHT))] * 2)
     assert {score.outcome for score in scores} == {"failed"}
-    assert "short: returned 1 values for 2 rollouts" in scores[0].reason
+    assert "Short) returned 1 values for 2 rollouts" in scores[0].reason
 
 
 @pytest.mark.parametrize(
@@ -203,18 +202,6 @@ def test_the_preference_reward_makes_nothing_of_small_differences() -> None:
     assert close.batch([(task(), says("a"))] * 3) == pytest.approx([0.3, 0.3, 0.9])
     with pytest.raises(ValueError, match="resolution"):
         Preference(scorer=lambda sequences: [], resolution=0)
-
-
-def test_math_is_verified_in_a_process_that_is_killed_when_it_hangs() -> None:
-    from components.rewards.math_worker import MathVerifier
-
-    verify = MathVerifier(seconds=2.0)
-    half = partial(verify, task("\\frac{1}{2}", "math"))
-    assert half("0.5") == 1.0
-    assert half("2/3") == 0.0
-    assert half("9^{9^{9^{9}}}") == 0.0
-    assert half("1/2") == 1.0
-    verify.close()
 
 
 def test_reasoning_gym_tasks_are_scored_by_their_own_generator() -> None:

@@ -120,7 +120,10 @@ def test_smoothed_labels_pull_less(inputs: Inputs, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stop_after", [1, 2])
-def test_a_stopped_run_continues_bit_for_bit(inputs: Inputs, tmp_path: Path, stop_after: int) -> None:
+def test_a_stopped_run_continues_bit_for_bit(
+    inputs: Inputs, tmp_path: Path, stop_after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("components.stages.train._ASK_S", 0.0)  # after every step, however fast
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     first = run(inputs, whole, checkpoint_every=2)
     asked = iter([False] * (stop_after - 1) + [True] * 2)

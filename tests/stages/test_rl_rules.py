@@ -13,7 +13,9 @@ import pytest
 from components.losses import mismatch
 from components.losses.entropy import Entropy
 from components.losses.kl import Penalty
+from components.losses.overlong import Overlong
 from components.losses.policy import Algorithm
+from components.rewards.mix import Mix
 from components.rollout.record import read_rows
 from components.rollout.torch_engine import TorchEngine
 from components.runtime import Inputs, Interrupted
@@ -59,6 +61,31 @@ def test_a_correction_takes_the_trainers_own_log_probabilities_for_the_ratio(
     assert figures["tis"]["policy_loss"] == pytest.approx(2 * figures["plain"]["policy_loss"], abs=1e-5)  # e^.9 > 2
     assert figures["tis"]["grad_norm"] == pytest.approx(2 * figures["plain"]["grad_norm"], rel=1e-3)
     assert figures["mis"]["grad_norm"] == 0
+
+
+def test_a_filtered_response_counts_in_its_group_and_then_leaves_the_loss(
+    inputs: Inputs, tmp_path: Path, rl_settings: Settings, grpo: Algorithm
+) -> None:
+    drop = Overlong(buffer_share=None, drop=True)
+
+    class Cuts(TorchEngine):
+        """Every other response comes back as cut off."""
+
+        def generate(self, prompts: Any, sampling: Any, environment: Any = None) -> Any:
+            drawn = super().generate(prompts, sampling, environment)
+            ends = ("length", "stop")
+            return [[replace(c, finish=ends[i % 2]) for i, c in enumerate(group)] for group in drawn]
+
+    def odd_ones(task: Any, rollout: Any) -> float:
+        return float(rollout.finish == "stop")
+
+    reward = Mix(terms={"odd": odd_ones}, weights={"odd": 1.0})
+    settings = {"steps": 1, "engine": Cuts, "reward": reward, "minibatches": 1}
+    run(inputs, tmp_path, rl_settings(algorithm=replace(grpo, overlong=drop), **settings))
+    row = metrics(tmp_path)[0]
+    assert row["grad_norm"] > 0  # filtered before the statistics, every group would be constant
+    # A = (1 - 1/2) / (std + eps) for each token that is left, on the policy that sampled
+    assert row["policy_loss"] == pytest.approx(-0.5 / (math.sqrt(1 / 3) + 1e-4), rel=1e-4)
 
 
 def test_what_the_stage_leaves_open_goes_with_the_algorithm(

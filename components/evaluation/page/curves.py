@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,7 +17,8 @@ _BINS = 16
 # Title, which metrics, whether they are shares. A metric goes to the first chart that takes it.
 _RL_CHARTS: tuple[tuple[str, Callable[[str, set[str]], bool], bool], ...] = (
     ("Reward", lambda name, _: name == "reward", False),
-    ("Reward by term (unweighted)", lambda name, names: name in names, False),
+    ("Reward by term (unweighted)", lambda name, names: name in names or name.startswith("raw/"), False),
+    ("Reward by term (weighted)", lambda name, _: name.startswith("weighted/"), False),
     ("Reward by family", lambda name, _: name.startswith("reward/"), False),
     ("Response length (tokens)", lambda name, _: name.startswith("length"), False),
     ("Entropy (nats)", lambda name, _: "entropy" in name, False),
@@ -24,7 +26,7 @@ _RL_CHARTS: tuple[tuple[str, Callable[[str, set[str]], bool], bool], ...] = (
     ("Clipped tokens", lambda name, _: "clip" in name, False),
     ("Importance ratio", lambda name, _: name.startswith("ratio"), False),
     ("Groups with signal", lambda name, _: name == "signal", True),
-    ("Cut off or failed", lambda name, _: name in ("truncated", "failed"), True),
+    ("Cut off or failed", lambda name, _: name in ("truncated", "failed", "abstained"), True),
     ("Loss", lambda name, _: name.endswith("loss"), False),
     ("Gradient norm", lambda name, _: name.endswith("grad_norm"), False),
     ("Critic: mean value and mean return", lambda name, _: name in ("value_mean", "return_mean"), False),
@@ -32,6 +34,7 @@ _RL_CHARTS: tuple[tuple[str, Callable[[str, set[str]], bool], bool], ...] = (
     ("Learning rate", lambda name, _: name in ("lr", "critic_lr"), False),
     ("Seconds per step", lambda name, _: name.startswith("seconds"), False),
 )
+_PREFIX = re.compile(r"^(reward/|weighted/|raw/|seconds_)")  # said by the chart's title
 _COUNTS = {"groups_used", "tokens", "rollouts"}  # say nothing about learning
 
 
@@ -75,7 +78,11 @@ def _step_charts(steps: Sequence[Mapping[str, Any]], term_names: set[str]) -> li
         mine = [name for name in names if name not in taken and takes(name, term_names)]
         taken |= set(mine)
         lines = [
-            _series(name.removeprefix("reward/").removeprefix("seconds_"), _column(steps, name), i % 8)
+            _series(
+                name.removeprefix("reward/").removeprefix("weighted/").removeprefix("seconds_"),
+                _column(steps, name),
+                i % 8,
+            )
             for i, name in enumerate(mine)
             if _column(steps, name)
         ]
