@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from components.data.corpus import EVALUATION_SPLITS, SPLITS, Corpus, DataError, Source
+from components.data.corpus import EVALUATION_SPLITS, SPLITS, Corpus, DataError
 from components.data.records import NAME
 from components.data.splits import bucket, contents_of
 from components.types import Example, Preference, Task
@@ -20,7 +20,7 @@ class Part:
     """One source of a `Mixture`.
 
     Attributes:
-        source: any source of data.
+        source: any source of data (`components.data.corpus.Source`).
         weight: share of it in what is trained on, relative to the other parts that have one; the scarcest part decides
             how much that is, nothing is repeated. None takes all of it.
         cap: tasks to train on at most; fresh ones and examples are cut in proportion.
@@ -30,7 +30,7 @@ class Part:
         family: of all of its tasks. None leaves them as they are.
     """
 
-    source: Source
+    source: Any
     weight: float | None = None
     cap: int | None = None
     cap_test: int | None = None

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from components.models.cache import LeanCache
 from components.models.fused import normalise, pick, rotate, spread
-from components.models.projections import beside, is_linear, learns_beside, linear_parts, pair_rows
+from components.models.projections import beside, is_linear, learns_beside, linear_parts, pair_rows, to_device
 
 _MODEL_TYPES = {"llama", "mistral", "qwen2", "qwen3"}
 _PACK_BELOW = 0.9  # padding is cut out of everything but attention if at most this share of the tokens is real
@@ -88,6 +88,7 @@ class LeanDecoder:
 
     def hidden(self, ids: Tensor, length: Tensor | None = None) -> Tensor:
         rows, width = ids.shape
+        ids, length = to_device(self.head.device, ids, length)
         rotation = self.rotations(width, ids.device)[:width].repeat(rows, 1)
 
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -101,6 +102,9 @@ class LeanDecoder:
     def hidden_shared(
         self, prompt_ids: Tensor, prompt_len: Tensor, ids: Tensor, group: Tensor, length: Tensor | None = None
     ) -> Tensor:
+        prompt_ids, prompt_len, ids, group, length = to_device(
+            self.head.device, prompt_ids, prompt_len, ids, group, length
+        )
         prompts, prompt_width = prompt_ids.shape
         rows, width = ids.shape[0], ids.shape[1] - 1  # the last token predicts nothing
         split = prompts * prompt_width

@@ -65,7 +65,7 @@ class Lora:
         training = model.training
         with torch.random.fork_rng(devices=[]):  # peft draws A from the global stream
             torch.manual_seed(derive(seed, "lora"))
-            wrapped = peft.get_peft_model(model, config)
+            wrapped: Any = peft.get_peft_model(model, config)
         for number, directory in enumerate(before):
             wrapped.load_adapter(str(directory), adapter_name=f"before-{number}", is_trainable=False)
         if before:

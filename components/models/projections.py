@@ -15,6 +15,11 @@ def pair_rows(weight: Tensor, heads: int) -> Tensor:
     return weight.unflatten(0, (heads, 2, -1)).transpose(1, 2).reshape(weight.shape)
 
 
+def to_device(device: torch.device, *tensors: Any) -> Any:
+    """The tensors on a device, where they aren't there already; None stays None."""
+    return tuple(None if tensor is None else tensor.to(device) for tensor in tensors)
+
+
 def linear_parts(module: Any, *, merged: bool = True) -> tuple[Tensor, Any]:
     """Weight and bias a linear layer multiplies with, low-rank adapters added in.
 

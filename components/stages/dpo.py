@@ -141,5 +141,5 @@ def _sequence_logps(decoder: Any, pairs: Sequence[Pair], *, pad: int, length_nor
         return torch.zeros(2, 0)
     ids, length, targets, trained = shifted([pair[side] for side in (0, 1) for pair in pairs], pad)
     logp = token_logprobs(decoder.hidden(ids, length)[trained], decoder.head, targets[trained])
-    spread = torch.zeros(trained.shape, dtype=logp.dtype).masked_scatter(trained, logp)
+    spread = torch.zeros(trained.shape, dtype=logp.dtype).masked_scatter(trained, logp.to(trained.device))
     return preference.sequence_logp(spread, trained, length_normalised=length_normalised).view(2, -1)

@@ -16,11 +16,15 @@ def write(path: Path, rows: list[Any]) -> str:
     return str(path)
 
 
-GOOD = [{"question": f"How much is {n} and {n}?", "answer": f"add them\n#### {2 * n}", "level": n % 2} for n in range(90)]
+GOOD = [
+    {"question": f"How much is {n} and {n}?", "answer": f"add them\n#### {2 * n}", "level": n % 2} for n in range(90)
+]
 SETTINGS = ["columns={prompt: question}", 'answer_after="####"', "verifier=math"]
 
 
-def test_a_good_file_is_told_with_its_splits_cells_and_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_good_file_is_told_with_its_splits_cells_and_traces(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["data", "check", write(tmp_path / "my file.jsonl", GOOD), *SETTINGS]) == 0
     told = capsys.readouterr().out
     assert "my file.jsonl: usable" in told

@@ -1,8 +1,8 @@
 """Whether the shipped model settings fit the GPUs that they name: an estimate from the models' published shapes.
 
-Bytes at the two peaks of an RL stage, bfloat16 weights: while it samples (weights, the engine's packed copy, keys and
-values of a full batch) and while it learns (weights, float32 master, two moments and gradient of what is trained, states
-kept for the backward pass, logits of one chunk).
+Bytes at the two peaks of an RL stage, in bfloat16: while it samples (weights, the engine's packed copy, keys and values
+of a full batch) and while it learns (weights, float32 master, two moments and gradient of what is trained, states kept
+for the backward pass, logits of one chunk).
 """
 
 from __future__ import annotations
@@ -87,6 +87,12 @@ def test_every_model_of_the_conf_is_counted_here() -> None:
 
 
 def test_the_counted_weights_are_those_of_the_models() -> None:
-    published = {"smollm2_360m": 0.362, "qwen3_0_6b": 0.596, "qwen2_5_1_5b": 1.54, "llama3_2_1b": 1.24, "qwen3_4b": 4.02}
+    published = {
+        "smollm2_360m": 0.362,
+        "qwen3_0_6b": 0.596,
+        "qwen2_5_1_5b": 1.54,
+        "llama3_2_1b": 1.24,
+        "qwen3_4b": 4.02,
+    }
     for name, billions in published.items():
         assert weights(SHAPES[name])[0] / 1e9 == pytest.approx(billions, rel=0.01)

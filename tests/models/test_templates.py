@@ -2,6 +2,7 @@
 
 import copy
 from importlib.util import find_spec
+from itertools import pairwise
 
 import pytest
 import torch
@@ -92,7 +93,7 @@ def test_a_prompt_is_the_templates_text_with_one_beginning_and_its_prefill(ready
     assert prompt.prefill == expected
     assert text(tokenizer, prompt.tokens).endswith(prompt.prefill)
     starts = [token == tokenizer.bos_token_id for token in prompt.tokens]
-    assert not any(a and b for a, b in zip(starts, starts[1:], strict=False))  # a second one would follow the first
+    assert not any(a and b for a, b in pairwise(starts))  # a second one would follow the first
     # What users and tools write opens and ends no turn: as many turn marks as a harmless conversation has.
     harmless = tuple(Message(m.role, "x") for m in messages)
     marks = [tokenizer.convert_tokens_to_ids(token) for token in ("<|im_start|>", "<|im_end|>")]
