@@ -40,7 +40,7 @@ def figure_problems(where: str, key: str, node: Mapping[str, Any]) -> Iterator[P
         inner = f"{key}.{name}" if key else str(name)
         if isinstance(value, Mapping) and "_target_" not in value and name != "weights":
             yield from figure_problems(where, inner, value)
-        elif name == "weights" or isinstance(value, list):
+        elif (name == "weights" and "terms" not in node) or isinstance(value, list):  # a mix checks its own
             yield from _not_finite(where, inner, value)
         if not _is_number(value):
             continue

@@ -20,7 +20,15 @@ rejection sampling, a second round for helpfulness and safety, and an evaluation
   r1flow run                  the whole pipeline with a tiny model, minutes on two CPU cores; run again, it is reused
   r1flow plan                 what a run would do, and why
   r1flow report               where the last run's report lies, and its table
+  r1flow doctor               what went wrong in training, why, and what to do
   r1flow chat rl_2            talk to a trained model"""
+
+DOCTOR_EPILOG = """\
+Examines what the stages of a run logged, finished or not: rewards that are all 0, groups without signal, truncation,
+template and tags, log-probabilities of engine and trainer, entropy, KL, lengths, skipped updates, slow rewards,
+threads, and rewards that are exploited. The same checks run during `r1flow run`, every few steps.
+
+exit codes: 0 no findings, 1 at least one, 2 no such run"""
 
 RUN_EPILOG = """\
 overrides, key=value:
@@ -82,7 +90,7 @@ def _dispatch(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog=f"r1flow {name}",
         description=about,
-        epilog=RUN_EPILOG if define in (_define_run, _define_plan) else None,
+        epilog=_EPILOGS.get(define),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     define(parser)
@@ -148,6 +156,12 @@ def _define_report(parser: argparse.ArgumentParser) -> None:
         "run", nargs="?", help="id of a run or sweep, or a part of it; default: the latest run that has a report"
     )
     parser.add_argument("--metric", default="pass@1", metavar="NAME", help="of a sweep's table (default pass@1)")
+
+
+def _define_doctor(parser: argparse.ArgumentParser) -> None:
+    _define_artifacts(parser)
+    parser.add_argument("run", nargs="?", help="id of a run, or a part of it; default: the latest")
+    parser.add_argument("--json", action="store_true", help="findings with all figures and samples, for programs")
 
 
 def _define_chat(parser: argparse.ArgumentParser) -> None:
@@ -248,6 +262,12 @@ def _report(options: argparse.Namespace) -> int:
     return 2
 
 
+def _doctor(options: argparse.Namespace) -> int:
+    from flows.doctor import diagnose
+
+    return diagnose(options.artifacts, options.run, _console(), as_json=options.json)
+
+
 def _ui(options: argparse.Namespace) -> int:
     from flows.ui import show_interfaces
 
@@ -291,11 +311,13 @@ def _console() -> Any:
 
 
 _Define = Callable[[argparse.ArgumentParser], None]
+_EPILOGS: dict[Any, str] = {_define_run: RUN_EPILOG, _define_plan: RUN_EPILOG, _define_doctor: DOCTOR_EPILOG}
 _COMMANDS: dict[str, tuple[str, _Define, Callable[[argparse.Namespace], int]]] = {
     "run": ("Run a pipeline; finished stages are reused, interrupted ones go on.", _define_run, _run),
     "plan": ("Show what a run would reuse or build, and why; nothing runs.", _define_plan, _plan),
     "status": ("List runs and artifacts.", _define_status, _status),
     "report": ("Print a run's evaluation table and where its report lies.", _define_report, _report),
+    "doctor": ("Name what went wrong in a run's training, with evidence and remedy.", _define_doctor, _doctor),
     "ui": ("Open the workflow and tracking interfaces of this directory's runs.", _define_ui, _ui),
     "chat": ("Talk to a trained model; reads lines from standard input.", _define_chat, _chat),
     "data": ("Check a file of your own: what a run would make of it, or what is wrong.", _define_data, _data),

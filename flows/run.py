@@ -75,6 +75,7 @@ def run(overrides: Sequence[str], config_dir: Path | None = None, *, quiet: bool
     from components.tracking.jsonl import EventLog
     from flows.launch.events import Fanout
     from flows.launch.torchrun import warm_up
+    from flows.monitor import Monitor
     from flows.pipeline import Driver
     from flows.runs import RunRecord
     from flows.signals import Stop
@@ -99,10 +100,11 @@ def run(overrides: Sequence[str], config_dir: Path | None = None, *, quiet: bool
             Fanout([_told(listener, header) for listener in listeners]) as emit,
             _orchestrated(prepared, record.id, emit),
         ):
+            emit.add(monitor := Monitor(prepared.specs, emit))
             driver = Driver(
                 prepared.specs,
                 lambda spec, parents, launch, say: run_stage(
-                    spec, parents, store, launch, say, ignore_code=prepared.ignores_code
+                    spec, parents, store, monitor.around(launch), say, ignore_code=prepared.ignores_code
                 ),
                 emit=emit,
                 stop=stop,

@@ -173,7 +173,9 @@ def new_directory(parent: Path) -> Path:
 
 def list_runs(artifacts: Path) -> list[dict[str, Any]]:
     """Records of all runs, oldest first. A run that says "running" without a process behind it reads "killed"."""
-    return [record for file in sorted((artifacts / "runs").glob("*/run.json")) if (record := _read(file)) is not None]
+    files = sorted((artifacts / "runs").glob("*/run.json"))
+    records = [record for file in files if (record := _read(file)) is not None]
+    return sorted(records, key=lambda record: str(record.get("started", "")))  # two of one second have names by chance
 
 
 def find_run(artifacts: Path, name: str | None = None) -> dict[str, Any]:
@@ -241,4 +243,4 @@ def _jsonable(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from components.artifacts.disk import naming_errors
 
+_UNKNOWN = "another process"
 _POLL_S = 0.05
 _TELL_AGAIN_S = 60.0  # after which a waiter is told again, then after twice as long each time
 
@@ -66,7 +67,10 @@ class _Wait:
         if self.on_wait is None or self.tries < 2:
             return
         waited = time.monotonic() - self.began
-        if (holder := _holder(self.path)) != self.told:
+        holder = _holder(self.path)
+        if holder == _UNKNOWN and self.told:
+            return  # a new holder is writing its name just now
+        if holder != self.told:
             self.told = holder
             self.on_wait(f"waiting for {holder}, which is working on {self.what}")
         elif waited >= self.again_s:
@@ -96,7 +100,7 @@ def _holder(path: Path) -> str:
         holder = json.loads(path.read_text())
         pid, host, since = int(holder["pid"]), str(holder["host"]), float(holder["since"])
     except (OSError, ValueError, KeyError, TypeError):
-        return "another process"
+        return _UNKNOWN
     ended = host == socket.gethostname() and not _alive(pid)
     started = datetime.fromtimestamp(since).strftime("%Y-%m-%d %H:%M:%S")
     return f"pid {pid} on {host}, since {started}" + (" (it has ended; processes it started have not)" if ended else "")

@@ -127,7 +127,7 @@ _FIGURES: Mapping[str, Mapping[str, tuple[Callable[[float], bool], str]]] = {
     f"{_HERE}mismatch.mis": {"bound": _FROM_ONE},
     f"{_HERE}overlong.Overlong": {"buffer_share": (lambda x: 0 < x <= 1, "must lie in (0, 1]")},
     f"{_HERE}entropy.Entropy": {"coef": _FROM_ZERO, "step": _FROM_ZERO},
-    f"{_HERE}value.Critic": {"lam": _SHARE, "clip": _POSITIVE, "coef": _POSITIVE, "warmup_steps": _FROM_ZERO},
+    f"{_HERE}value.Critic": {"lam": _SHARE, "clip": _POSITIVE, "coef": _POSITIVE},
 }
 
 
@@ -145,7 +145,7 @@ def group_problems(node: Node, group_size: int | None) -> Iterator[str]:
     advantage = _target(node, "advantage")
     if group_size is not None and group_size < 2 and advantage in _GROUP_RELATIVE:
         yield (
-            f"advantage: {_short(advantage)} with group_size={group_size}: a rollout beside itself has advantage 0. "
+            f"advantage: {_short(advantage)} with group_size={group_size}: it compares at least two rollouts. "
             "Fix: use 2 or more (8 is usual)"
         )
 

@@ -132,6 +132,13 @@ class Accuracy:
                 values[i] = value
         return values
 
+    def facts(self) -> dict[str, str]:
+        """What the verifiers found out about the machine."""
+        found: dict[str, str] = {}
+        for verifier in self.verifiers.values():
+            found |= verifier.facts() if hasattr(verifier, "facts") else {}
+        return found
+
     def _verifier(self, task: Task) -> Verifier:
         if task.verifier not in self.verifiers:
             raise ValueError(self._unknown(task))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from components.rewards.code_tests import CallTest, CodeTest, IoTest, Test, read_tests
@@ -79,6 +81,10 @@ class Code:
         with ThreadPoolExecutor(self.sandbox.workers) as threads:
             return list(threads.map(self._scored, *zip(*pairs, strict=True))) if pairs else []
 
+    def facts(self) -> dict[str, str]:
+        """The sandbox that programs run in."""
+        return {"sandbox": self.sandbox.backend}
+
     def judge(self, task: Task, answer: str) -> Verdict:
         """The verdict on an answer, with the number of tests passed. Raises ValueError: no usable tests."""
         tests = read_tests(task)
@@ -126,7 +132,7 @@ class Code:
     def _judge_calls(self, program: str, tests: Sequence[CallTest]) -> Verdict:
         result = self.sandbox.calls(program, [(t.name, t.args, t.kwargs) for t in tests])
         wrong = [
-            f"{test.name}{test.args!r:.200} gave {answer.error or repr(answer.value)[:200]}"
+            f"{test.name}{test.args!r:.200} gave {answer.error or shown(answer.value)}"
             for test, answer in zip(tests, result.answers, strict=False)
             if answer.error is not None or not meets(test, answer.value)
         ]
@@ -201,13 +207,22 @@ def lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.rstrip().splitlines()]
 
 
+def shown(value: Any) -> str:
+    """The beginning of a value, for people; integers that Python refuses to write out by their size."""
+    try:
+        return repr(value)[:200]
+    except ValueError:
+        return f"a {type(value).__name__} with integers of over {sys.get_int_max_str_digits()} digits"
+
+
 def meets(test: CallTest, value: Any) -> bool:
     """Whether a value is what the test asks for."""
     if test.how in ("true", "false"):
         return bool(value) == (test.how == "true")
     if test.how == "within":
         numbers = not isinstance(value, bool) and isinstance(value, int | float)
-        return numbers and abs(value - test.expected) <= test.tolerance
+        # Exactly: an integer may be too large for a float.
+        return numbers and abs(Fraction(value) - Fraction(test.expected)) <= Fraction(test.tolerance)
     return same(test.expected, value, json=test.how == "json")
 
 

@@ -6,13 +6,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 from components.rewards.math_pool import MathPool, Reply, shared_pool
 from components.rewards.numerals import UNITS, Quantity, Units, exact_value
 from components.rewards.sequences import Sequence as Numbers
 from components.rewards.sequences import read_sequence
-from components.rewards.shape import is_worked_out, kind_of, without_name, words
+from components.rewards.shape import (
+    base,
+    brackets,
+    is_worked_out,
+    kind_of,
+    marks,
+    name_of,
+    told_apart,
+    without_name,
+    words,
+)
 from components.rewards.spelling import Separator, spelled
 from components.types import Score, Task
 
@@ -27,12 +37,14 @@ class _Read:
     Attributes:
         value: its number without the per cent sign, if it is one.
         several: its numbers, if it is several.
+        name: ``x`` of ``x = 42``.
     """
 
     text: str
     quantity: Quantity
     value: Fraction | None
     several: Numbers | None
+    name: str = ""
 
 
 class MathVerifier:
@@ -113,8 +125,12 @@ class MathVerifier:
         if not answer.strip() or len(answer) > MAX_ANSWER:
             return 0.0
         gold, mine = self._read_gold(task.answer), self._read(answer)
+        if gold.name and mine.name and gold.name != mine.name:
+            return 0.0
         if mine.text == gold.text:
             return 1.0
+        if mine.quantity.unit and _unit_words(gold) - _unit_words(mine):  # a unit that no list has: "m/s"
+            return 0.0
         if gold.quantity.unit and mine.quantity.unit and gold.quantity.unit != mine.quantity.unit:
             return 0.0
         if gold.value is not None and mine.value is not None:
@@ -125,11 +141,12 @@ class MathVerifier:
 
     def _read(self, text: str) -> _Read:
         text = spelled(text, self.thousands)
+        name = name_of(text)
         if self.variable:
             text = spelled(without_name(text), self.thousands)
         quantity = self._units.split(text)
         value = exact_value(quantity.text)
-        return _Read(text, quantity, value, read_sequence(text) if value is None else None)
+        return _Read(text, quantity, value, read_sequence(text) if value is None else None, name)
 
     def _same_number(self, gold: _Read, mine: _Read) -> bool:
         assert gold.value is not None and mine.value is not None
@@ -149,13 +166,47 @@ class MathVerifier:
             return 0.0
         if words(mine.quantity.text) - words(gold.quantity.text):
             return 0.0
+        for read in (marks, brackets, base):
+            if read(mine.quantity.text) != read(gold.quantity.text):
+                return 0.0
+        if _tail(mine.quantity.text) not in ("", _tail(gold.quantity.text)):
+            return 0.0
         if not self.arithmetic and gold.value is not None and not is_worked_out(mine.quantity.text):
             return 0.0
-        return self._expression(gold), self._expression(mine)
+        return told_apart(self._expression(gold), self._expression(mine))
 
     def _expression(self, read: _Read) -> str:
         text = read.quantity.text
         return rf"\frac{{{text}}}{{100}}" if read.quantity.percent and self.percent != "number" else text
+
+
+def _tail(text: str) -> str:
+    r"""What is written from the first ``\text`` on: a unit that no list has, with its exponent."""
+    at = min((i for command in (r"\text", r"\mathrm", r"\mbox") if (i := text.find(command)) >= 0), default=len(text))
+    tail = "".join(text[at:].split())
+    return (
+        tail
+        if any(c.isalpha() for c in tail.replace(r"\text", "").replace(r"\mathrm", "").replace(r"\mbox", ""))
+        else ""
+    )
+
+
+def _unit_words(read: _Read) -> frozenset[str]:
+    """Words beside the number: of a unit that no list has, or of its power (square, cubic)."""
+    tail = _tail(read.quantity.text)
+    return words(read.quantity.text) | ({tail} if tail else set())
+
+
+def math_verifier_check(settings: Mapping[str, Any]) -> list[str]:
+    """Figures outside their range, before a run."""
+    problems = []
+    tolerance = settings.get("tolerance", 0.0)
+    if isinstance(tolerance, int | float) and not 0 <= tolerance < 1:
+        problems.append(f"tolerance: must lie in [0, 1) (got {tolerance}). Fix: 0.0 for exact")
+    for name in ("cpu_seconds", "wall_seconds"):
+        if isinstance(value := settings.get(name, 1.0), int | float) and value <= 0:
+            problems.append(f"{name}: must be positive (got {value}). Fix: write seconds")
+    return problems
 
 
 def _value(reply: Reply, task: Task) -> float | Score:

@@ -110,6 +110,13 @@ class Mix:
             if hasattr(term, "keep_in"):
                 term.keep_in(folder / name, rank)
 
+    def facts(self) -> dict[str, str]:
+        """What the terms found out about the machine and that settings don't say (the sandbox that ``auto`` took)."""
+        found: dict[str, str] = {}
+        for term in self.terms.values():
+            found |= term.facts() if hasattr(term, "facts") else {}
+        return found
+
     def _in_force(self, progress: float) -> Names:
         """Name → weight at this point, of the terms that count."""
         now = {
@@ -140,7 +147,9 @@ class Mix:
         for name in self.gates.keys() & weighted.keys():
             if any(terms.get(other, -inf) < least for other, least in self.gates[name].items()):
                 weighted[name] = 0.0
-        return Score(sum(weighted.values()), terms, weighted=weighted)
+        if not isfinite(total := sum(weighted.values())):
+            return Score(0.0, terms, "failed", f"the weighted sum of {', '.join(weighted)} is {total}")
+        return Score(total, terms, weighted=weighted)
 
 
 class Route:
@@ -176,6 +185,12 @@ class Route:
         for source, mix in {**self.routes, "default": self.default}.items():
             if hasattr(mix, "keep_in"):
                 mix.keep_in(folder / source, rank)
+
+    def facts(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for mix in (*self.routes.values(), self.default):
+            found |= mix.facts() if hasattr(mix, "facts") else {}
+        return found
 
     def source(self, task: Task) -> str:
         """What the task is routed by."""

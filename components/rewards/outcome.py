@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Set
 from numbers import Real
 from typing import Any
 
@@ -38,7 +38,7 @@ def as_score(value: Any) -> Score:
 
 def as_scores(values: Any, wanted: int) -> list[Score]:
     """The outcomes of one call for several rollouts; all have failed if their number is not ``wanted``."""
-    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+    if isinstance(values, str | bytes | Mapping | Set) or not isinstance(values, Iterable):
         return [failed(f"returned {_short(values)}, not {wanted} values")] * wanted
     values = list(values)
     if len(values) != wanted:

@@ -21,6 +21,7 @@ _FUNCTIONS = frozenset(
     "pi frac begin end pmatrix bmatrix vmatrix matrix array cases".split()
 )
 _NAME = re.compile(r"(?:[A-Za-z]|\\[a-zA-Z]+)(?:_(?:\w|\{\w{1,20}\}))?(?:\([a-z]\))? ?=(?![=<>])")
+_BASE = re.compile(r"\(?[0-9A-Fa-f]+\)?_(?:\{)?(\d+)\}?")
 _LETTERS = re.compile(r"\\?[a-zA-Z]+")
 _OPERATION = re.compile(r"(?<=[\d)}!]) ?(?:[-+*/:]|\\(?:times|cdot|div)\b) ?(?=[-\d({\\])")
 
@@ -64,3 +65,49 @@ def words(text: str) -> frozenset[str]:
 def is_worked_out(text: str) -> bool:
     r"""Whether no sum, product or quotient is left to do: not ``6 \times 7``, but ``\frac{1}{2}``, ``2^{10}``."""
     return _OPERATION.search(text) is None
+
+
+def brackets(text: str) -> str:
+    r"""The bracket that an answer of several values stands in: ``(``, ``[``, ``(]``, …; "" for a set or a plain list.
+
+    ``(1,3)`` is a pair or an interval, ``\{1,3\}`` and ``1,3`` are values in any order.
+    """
+    return text[0] + text[-1] if text and text[0] in "([" and text[-1] in ")]" else ""
+
+
+def marks(text: str) -> tuple[int, ...]:
+    r"""How often signs occur that algebra drops and that change what is meant: ``'``, ``"``, dots, a lone brace."""
+    dots = sum(text.count(command) for command in (r"\ldots", r"\dots", r"\cdots", "..."))
+    return text.count("'") + text.count(r"\prime"), text.count('"'), dots, text.count("{") - text.count("}")
+
+
+def base(text: str) -> str | None:
+    """The base that a number is written in, ``8`` of ``2516_8`` and ``2516_{8}``; None if there is none."""
+    match = _BASE.fullmatch(text)
+    return match[1] if match else None
+
+
+def name_of(text: str) -> str:
+    """``x`` of ``x = 42``, see `without_name`; "" without a name."""
+    match = _NAME.match(text)
+    return match[0].rstrip("= ") if match and text.count("=") == 1 else ""
+
+
+def told_apart(gold: str, mine: str) -> tuple[str, str]:
+    """The texts with capitals renamed where the small letter occurs too: the algebra system reads all letters as small.
+
+    ``N`` is not ``n``; a letter that occurs in neither text stands for it.
+    """
+    both = [[t for t in _TOKEN.findall(text)] for text in (gold, mine)]
+    letters = {c for tokens in both for t in tokens if _is_symbols(t) for c in t}
+    free = iter(sorted(set("abcdfghjklmnopqrstuvwxyz") - {c.lower() for c in letters}))
+    renamed = {c: next(free, c) for c in sorted(letters) if c.isupper() and c.lower() in letters}
+    if not renamed:
+        return gold, mine
+    table = str.maketrans(renamed)
+    first, second = ("".join(t.translate(table) if _is_symbols(t) else t for t in tokens) for tokens in both)
+    return first, second
+
+
+def _is_symbols(token: str) -> bool:
+    return token[0].isalpha() and token.lower() not in _FUNCTIONS and len(token) < 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from components.evaluation.doctor.read import StageFiles, by_step, examine_run
 from components.evaluation.page.notes import make_notes
 from components.evaluation.page.samples import explorer, side_by_side
 from components.evaluation.page.sources import Sources, read_sources
@@ -42,12 +43,17 @@ def report(
     sources = read_sources(inputs, prefix)
     stages = evaluated_stages(sources, out.seed)
     notes = make_notes(stages, sources)
+    findings = examine_run(
+        [StageFiles(stage, node.path, node.parents) for stage, node in sources.nodes.items()],
+        {stage: by_step(rows) for stage, rows in sources.rollouts.items()},
+    )
     page = render(
         sources,
         stages,
         notes,
         side_by_side(sources.evaluations, sources, comparisons, out.seed),
         explorer(sources, explorer_samples, out.seed),
+        findings,
         title=title,
         seed=out.seed,
     )
@@ -56,6 +62,7 @@ def report(
     summary = {
         "stages": stages,
         "notes": [note.to_json() for note in notes],
+        "findings": [finding.to_json() for finding in findings],
         "wall_s": {stage: node.wall_s for stage, node in sources.nodes.items() if node.wall_s is not None},
     }
     (out.path / "summary.json").write_text(json.dumps(summary, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

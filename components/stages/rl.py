@@ -29,7 +29,7 @@ from components.rollout.record import rows, write_rows
 from components.rollout.sampling import Sampling
 from components.runtime import Inputs, Out
 from components.stages.rl_critic import CriticSetup, make_critic
-from components.stages.rl_rounds import Rounds, keep_verdicts, measure, publish_verdicts, start_curricula
+from components.stages.rl_rounds import Rounds, keep_verdicts, measure, publish_verdicts, start_curricula, tell_facts
 from components.stages.rl_update import Updater
 from components.stages.shared import Policy, load_trained_policy
 from components.types import Group, Task
@@ -134,6 +134,7 @@ def rl(
         state=algorithm.initial_state(),
     )
     keep_verdicts(reward, out)
+    tell_facts(reward, out)
     curricula = start_curricula(inputs, curriculum, quotas)
     run = _Run(out, policy, reference, updater, curricula, dict(quotas), steps, reward)
     sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature)
@@ -149,7 +150,8 @@ def rl(
             figures = updater(out.peers.shard(used), len(used), policy=step >= algorithm.critic_warmup)
         policy.engine.load(network.state_dict())
         run.refresh_reference(run.updates(step + 1))
-        run.log(step, sampled, used, figures, {"rollout": between - began, "update": perf_counter() - between})
+        seconds = {"rollout": between - began - rounds.reward_s, "reward": rounds.reward_s}
+        run.log(step, sampled, used, figures, {**seconds, "update": perf_counter() - between})
         stopping = out.should_stop()
         if stopping or (step + 1) % checkpoint_every == 0 or step + 1 == total:
             run.save(step + 1)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
-from components.artifacts import read_json
+from components.artifacts import read_json, write_json
 from components.curriculum.dynamic import keep_informative
 from components.rewards.verdicts import publish
 from components.rollout.sampling import Sampling
@@ -30,9 +31,11 @@ class Rounds:
     environment: Any
     group_size: int
     max_failed: float
+    reward_s: float = 0.0
 
     def __call__(self, step: int) -> tuple[list[Group], list[Group]]:
-        """(all groups sampled, the groups to train on), the same on every rank."""
+        """(all groups sampled, the groups to train on), the same on every rank; ``reward_s`` is what scoring took."""
+        self.reward_s = 0.0
         wanted, extra = sum(self.run.quotas.values()), self.run.updater.algorithm.dynamic_sampling
         sampled: list[Group] = []
         used: list[Group] = []
@@ -55,10 +58,12 @@ class Rounds:
         rollouts = run.policy.sample(tasks, self.group_size, self.sampling, self.environment, address, updates)
         pairs = [(task, rollout) for task, group in zip(tasks, rollouts, strict=True) for rollout in group]
         progress = updates / run.steps
+        began = perf_counter()
         scores = [
             _BROKEN if rollout.finish == "failed" else score
             for (_, rollout), score in zip(pairs, self.reward.score(pairs, progress), strict=True)
         ]
+        self.reward_s += perf_counter() - began
         size = self.group_size
         groups = [
             Group(task, tuple(group), tuple(scores[i * size : (i + 1) * size]))
@@ -129,6 +134,14 @@ def keep_verdicts(reward: Any, out: Out) -> None:
     """
     if hasattr(reward, "keep_in"):
         reward.keep_in(out.checkpoints / _VERDICTS, out.peers.rank)
+
+
+def tell_facts(reward: Any, out: Out) -> None:
+    """Say what the reward found out about the machine, and keep it beside the timings for the tracker."""
+    if (facts := reward.facts() if hasattr(reward, "facts") else {}) and out.peers.is_main:
+        out.say(", ".join(f"{name}: {value}" for name, value in facts.items()))
+        out.logs.mkdir(parents=True, exist_ok=True)
+        write_json(out.logs / "facts.json", facts)
 
 
 def publish_verdicts(out: Out) -> None:

@@ -17,7 +17,7 @@ from components.tracking.events import Event, stage_state
 
 log = logging.getLogger("r1flow.tracking")
 _CLOSE: dict[str, Any] = {"event": "close"}
-_RECORDED = ("run", "stage", "metrics")
+_RECORDED = ("run", "stage", "metrics", "finding")
 _RETRY_S = 60.0
 
 

@@ -128,6 +128,10 @@ class ConsoleView:
         self._said[name] = text
         self._print(_line(mark, colour, name, text), always=warning)
 
+    def _on_finding(self, event: Event) -> None:
+        colour = "red" if event.get("severity") == "error" else "yellow"
+        self._print(_line("!", colour, str(event["stage"]), str(event["text"])), always=True)
+
     def _print(self, what: RenderableType, always: bool = False) -> None:
         if always or not self.quiet:
             # Plain output is read by machines: one event is one line, however narrow they claim to be.

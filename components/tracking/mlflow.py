@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import socket
@@ -91,6 +92,11 @@ class Recorder:
             self._by_step.setdefault(run_id, set()).update(values)
             self._measure(run_id, values, int(event["step"]), int(event["time"]))
 
+        elif event["event"] == "finding":
+            key, run_id = f"r1flow.finding.{event['name']}", self._child(event)
+            self._store.set_tag(run_id, key, param_value(key, event["text"]))
+            self._store.set_tag(self.memo["parent"], key, f"{event['stage']} step {event['step']}")
+
     def flush(self) -> None:
         """Write buffered metrics, a thousand at a time (the most MLflow takes)."""
         for run_id, metrics in self._buffer.items():
@@ -149,6 +155,9 @@ class Recorder:
             "r1flow.why": event.get("why"),
             **{f"r1flow.{k}": v for k, v in artifact.items()},
         }
+        facts = Path(artifact["path"]) / "logs" / "facts.json" if artifact.get("path") else None
+        if facts is not None and facts.is_file():
+            tags |= {f"r1flow.{name}": value for name, value in json.loads(facts.read_text("utf-8")).items()}
         for key, value in tags.items():
             if value:
                 self._store.set_tag(run_id, key, param_value(key, value))

@@ -37,6 +37,11 @@ LINGER_S = 10.0  # between a worker's last message and its exit
 LOG_LINES = 60
 
 
+def cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def warm_up() -> None:
     """Start the fork server; it loads torch and transformers in the background (4 CPU-seconds). Returns at once.
 
@@ -266,5 +271,5 @@ def _log_tail(draft: Path, rank: int) -> str:
 def _record(job: Job, resources: list[dict[str, float]]) -> None:
     """Time and memory per worker, kept with the artifact's logs."""
     file = Path(job.draft) / "logs" / "workers.json"
-    launch = {"processes": job.world_size, "threads": job.threads, "workers": resources}
+    launch = {"processes": job.world_size, "threads": job.threads, "cores": cores(), "workers": resources}
     file.write_text(json.dumps(launch, indent=1) + "\n")

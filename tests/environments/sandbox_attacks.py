@@ -129,6 +129,7 @@ def descendants() -> set[int]:
 
 def run(backend: str, *, quick: bool = False, **settings: object) -> dict[str, tuple[str, str]]:
     """Outcome of every attack and what got through, which must be nothing."""
+    before = descendants()  # of other tests
     chosen = {name: attack for name, attack in ATTACKS.items() if not (quick and attack.heavy)}
     with bait() as (names, touched):
         head = "".join(f"{name} = {value!r}\n" for name, value in names.items())
@@ -151,7 +152,7 @@ def run(backend: str, *, quick: bool = False, **settings: object) -> dict[str, t
             if result.outcome not in chosen[name].outcomes:
                 loot += f" unexpected outcome: {result.detail}{result.stderr[-300:]}"
             report[name] = (result.outcome, loot)
-        report["afterwards"] = (still.strip(), " ".join([*touched(), *(str(pid) for pid in descendants())]))
+        report["afterwards"] = (still.strip(), " ".join([*touched(), *(str(pid) for pid in descendants() - before)]))
         return report
 
 

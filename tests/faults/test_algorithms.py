@@ -29,7 +29,7 @@ MORE = {
 }
 # Both terms have signal on a model that has learned nothing.
 REWARD = (
-    "rl_1.reward={_target_: components.rewards.mix.Mix, weights: {accuracy: 1.0, digits: 1.0}, terms: {"
+    "rl_1.reward={_target_: components.rewards.mix.Mix, isolate: false, weights: {accuracy: 1.0, digits: 1.0}, terms: {"
     "accuracy: {_target_: tests.invariants.parts.parity, _partial_: true}, "
     "digits: {_target_: tests.invariants.parts.digits, _partial_: true}}}"
 )

@@ -31,7 +31,7 @@ def count(tally: Counter[str], hits: list[Hit], moment: str) -> None:
 
 
 @traced
-@pytest.mark.parametrize(("name", "kills"), cases({"curate": 4, "base": 4}, STAGES, 24))
+@pytest.mark.parametrize(("name", "kills"), cases({"curate": 4, "base": 4}, STAGES, 16))
 def test_publishing_an_artifact(plant: Plant, tmp_path: Path, tally: Counter[str], name: str, kills: int) -> None:
     stage = plant[name]
     hits = strike(stage, "artifact", tmp_path, kills=kills, errors=kills > 10)
@@ -46,7 +46,7 @@ def test_publishing_an_artifact(plant: Plant, tmp_path: Path, tally: Counter[str
 
 
 @traced
-@pytest.mark.parametrize(("name", "kills"), cases({"base": 4}, TRAINING, 24))
+@pytest.mark.parametrize(("name", "kills"), cases({"base": 4}, TRAINING, 16))
 def test_writing_a_checkpoint(plant: Plant, tmp_path: Path, tally: Counter[str], name: str, kills: int) -> None:
     stage = plant[name]
     nth = 1 if name == "reward_model" else 2
@@ -89,7 +89,7 @@ def test_an_error_anywhere_in_a_stage(plant: Plant, tmp_path: Path, tally: Count
     count(tally, hits, "a whole stage")
 
 
-@pytest.mark.parametrize(("name", "kills"), cases({"base": 3, "eval_base": 2}, STAGES, 9))
+@pytest.mark.parametrize(("name", "kills"), cases({"base": 3, "eval_base": 2}, STAGES, 6))
 def test_kills_at_random_moments(plant: Plant, tmp_path: Path, tally: Counter[str], name: str, kills: int) -> None:
     """Each time the same command goes on and is killed again, three times before it may end."""
     stage, draw = plant[name], random.Random(f"random {name}")
@@ -115,7 +115,7 @@ def test_without_strace_a_few_disk_operations_of_a_stage(
 ) -> None:
     stage = plant["base"]
     struck = 0
-    for number in (12, 41, 64, 95):
+    for number in (12, 64):
         root = tmp_path / str(number)
         ended = in_child(
             lambda root=root, number=number: stage.build(root, lambda out: fail_in_python(number, code)),
@@ -123,5 +123,5 @@ def test_without_strace_a_few_disk_operations_of_a_stage(
         )
         stage.recovers(root)
         struck += ended.killed if code is None else ended.error.startswith("OSError: [Errno 28]")
-    assert struck > 2  # an error in what is tidied up beside the point is passed over
+    assert struck  # an error in what is tidied up beside the point is passed over
     tally["kill at a disk operation" if code is None else "error at a disk operation"] += struck

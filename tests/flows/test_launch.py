@@ -170,6 +170,24 @@ def test_a_second_stop_kills_a_stage_that_does_not_listen(store: ArtifactStore, 
     assert stop.exit_code == 130
 
 
+def test_a_second_ctrl_c_ends_a_stage_in_the_drivers_own_process_at_once(store: ArtifactStore, tmp_path: Path):
+    stop, file = Stop(), tmp_path / "pids"
+
+    def interrupt_twice() -> None:
+        wait_until(file.exists)
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.2)
+
+    thread = threading.Thread(target=interrupt_twice)
+    thread.start()
+    begin = time.monotonic()
+    with stop.installed(), pytest.raises(Interrupted, match="stopped at once"):
+        launch(InProcess(), "forever", store, stop=stop, file=str(file))
+    thread.join()
+    assert time.monotonic() - begin < 10
+
+
 _DRIVER = """
 import sys
 from components.artifacts import ArtifactStore

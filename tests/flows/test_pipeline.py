@@ -15,8 +15,9 @@ import pytest
 from components.artifacts import ArtifactStore
 from components.runtime import StageArtifact
 from flows.launch.events import Emit
-from flows.pipeline import Driver, RunResult, Slots
+from flows.pipeline import Driver, RunResult
 from flows.signals import Stop
+from flows.slots import Slots
 from flows.stage import StageSpec, run_stage
 
 pytestmark = pytest.mark.timeout(180)
@@ -150,7 +151,7 @@ def test_free_cores_go_to_the_first_stage_of_the_pipeline_that_fits():
     assert order[2] == 2
 
 
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_a_signal_stops_at_a_checkpoint_and_the_same_run_goes_on_there(run: Runner, signum: int, code: int):
     specs = [
         spec("before", launcher=ONE),

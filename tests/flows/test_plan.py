@@ -11,13 +11,13 @@ from components.artifacts import ArtifactStore
 from flows.plan import make_plan
 from flows.stage import StageSpec, run_stage
 
-FIRST = StageSpec("first", "own_stage.go", {}, {"lr": 1})
-SECOND = StageSpec("second", "own_stage.go", {"model": "first"}, {"lr": 2})
+FIRST = StageSpec("first", "planned_stage.go", {}, {"lr": 1})
+SECOND = StageSpec("second", "planned_stage.go", {"model": "first"}, {"lr": 2})
 
 
 @pytest.fixture
 def code(tmp_path: Path, monkeypatch) -> Path:
-    file = tmp_path / "own_stage.py"
+    file = tmp_path / "planned_stage.py"
     file.write_text("def go(): return 1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     return file
@@ -78,8 +78,8 @@ def test_a_source_file_and_nothing_that_is_no_code(store: ArtifactStore, code: P
     code.write_text('"""Doc."""\n\ndef go():  # why\n    """Doc."""\n    return (1)\n')
     assert plan(store, FIRST, SECOND) == [("reused", ""), ("reused", "")]
     code.write_text("def go(): return 2\n")
-    assert plan(store, FIRST, SECOND)[0] == ("to build", "source own_stage.py edited")
-    reused = "reused although its code changed since (cache.code=ignore): source own_stage.py edited"
+    assert plan(store, FIRST, SECOND)[0] == ("to build", "source planned_stage.py edited")
+    reused = "reused although its code changed since (cache.code=ignore): source planned_stage.py edited"
     assert plan(store, FIRST, SECOND, ignore_code=True) == [("reused", reused), ("reused", reused)]
 
 

@@ -48,7 +48,7 @@ def refused(tmp_path: Path, *overrides: str) -> list[str]:
         ("model.source.hidden_size=7", "base model.hidden_size: 7 must be an even multiple of heads=4. Fix: write 8"),
         ("model.source.kv_heads=3", "base model.heads: 4 must be a multiple of kv_heads=3"),
         ("model.hidden_size=7", "model.hidden_size: no such key 'hidden_size'"),
-        ("rl_1.reward.weights.format=nan", "rl_1 reward.weights.format: is not a number (got nan)"),
+        ("rl_1.reward.weights.format=nan", "rl_1 reward.weights.format: is not a finite number (got nan)"),
         ("rl_1.optimizer.betas=[0.9,inf]", "rl_1 optimizer.betas.1: is infinite (got inf)"),
         ("rl_1.quotas={}", "rl_1 quotas: needs at least one prompt of each kind (got {})"),
         ("rl_1.algorithm=vapo rl_1.algorithm.critic.warmup_steps=-1", "algorithm.critic: warmup_steps=-1 is negative"),

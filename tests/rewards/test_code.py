@@ -366,3 +366,44 @@ def test_preflight_names_a_backend_that_does_not_exist():
         "rl_1", "sandbox", "components.environments.sandbox.pool.Sandbox", {"backend": "vm"}, None
     )
     assert problem.key == "sandbox.backend" and "bwrap" in problem.fix
+
+
+@pytest.mark.parametrize(
+    ("test", "program"),
+    [
+        ({"call": "f(1)", "expected": 7}, "def f(x): return 10**5000"),
+        ("assert abs(f(1) - 0.5) < 1e-6", "def f(x): return 10**400"),
+    ],
+)
+def test_a_huge_integer_is_a_wrong_answer_not_a_failure(code, test, program):
+    verdict = code.judge(task(test), program)
+    assert (verdict.outcome, verdict.passed) == ("fail", 0)
+
+
+def test_members_that_all_hash_alike_are_refused_before_they_take_quadratic_time():
+    import json
+    import time
+
+    from components.environments.sandbox.codec import NotData, dumps, loads
+
+    members = [{"int": hex(i * (2**61 - 1))} for i in range(1, 50_000)]
+    began = time.process_time()
+    for body in ({"set": members}, {"frozenset": members}, {"dict": [[m, 0] for m in members]}):
+        with pytest.raises(NotData, match="hash alike"):
+            loads(json.dumps(body))
+    assert time.process_time() - began < 5  # the set alone took half a minute
+    honest = {i: str(i) for i in range(5_000)}
+    assert loads(dumps(honest)) == honest and loads(dumps(set(honest))) == set(honest)
+
+
+def test_threads_that_wait_for_each_other_are_no_failure_of_the_machine(monkeypatch):
+    from components.environments.sandbox import usage
+    from components.environments.sandbox.outcome import Limits
+
+    watched = usage.Usage(Limits(wall_seconds=0.2))
+    watched.follow(os.getpid())
+    monkeypatch.setattr(usage, "active_seconds", lambda pid: None)  # "about to run", as their summed delays say
+    for count, outcome in ((1, "infra"), (3, "cpu_limit")):
+        monkeypatch.setattr(usage, "threads", lambda pid, count=count: count)
+        watched._born = watched._last = 0.0
+        assert watched.charge()[0] == outcome

@@ -264,3 +264,18 @@ def test_settings_that_make_no_sense_are_told_in_one_line(settings: dict[str, An
 def test_routes_that_make_no_sense_are_told_in_one_line(settings: dict[str, Any], told: str) -> None:
     [line] = route_check({"by": "kind", "routes": {"x": 1}} | settings)
     assert line.startswith(told)
+
+
+def test_an_infinite_total_has_failed() -> None:
+    [score] = Mix(terms={"a": lambda t, r: 1.7e308}, weights={"a": 2.0}, isolate=False).score([(task("a"), rollout(1))])
+    assert score.outcome == "failed" and "the weighted sum of a is inf" in score.reason
+
+
+@pytest.mark.parametrize("values", [{0: 1.0}, {1.0}])
+def test_a_batch_without_an_order_has_failed(values: Any) -> None:
+    class Batch:
+        def batch(self, pairs: Any) -> Any:
+            return values
+
+    [score] = Mix(terms={"a": Batch()}, weights={"a": 1.0}, isolate=False).score([(task("a"), rollout(1))])
+    assert score.outcome == "failed" and "not 1 values" in score.reason

@@ -186,3 +186,22 @@ def test_a_browser_runs_the_explorer_and_no_attack(made, tmp_path):
     assert count[1] == count[2]
     assert shown.count('<details class="record">') == 20
     assert "<img" not in shown
+
+
+def test_the_doctors_findings_are_in_the_page_with_evidence_remedy_and_samples(tmp_path):
+    inputs = make_run(tmp_path, note=ATTACK)
+    log = tmp_path / "rl_1" / "k" / "logs" / "metrics.jsonl"
+    rows = [json.loads(line) | {"truncated": 0.9} for line in log.read_text().splitlines()]
+    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    _, html, summary = written(tmp_path, inputs)
+    assert [(f["stage"], f["name"]) for f in summary["findings"]] == [("rl_1", "truncation")]
+    section = html.partition('<section id="doctor">')[2].partition("</section>")[0]
+    assert "<b>rl_1 step 5: truncation.</b> 90% of the rollouts of the last 5 steps were cut off" in section
+    assert "raise rl_1.max_new_tokens" in section
+    assert "<img" not in section
+
+
+def test_a_healthy_run_has_a_section_that_says_so(made):
+    _, _, html, summary = made
+    assert summary["findings"] == []
+    assert "Nothing, in base, cold_start" in html.partition('<section id="doctor">')[2].partition("</section>")[0]

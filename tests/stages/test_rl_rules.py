@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from components.artifacts import read_json
 from components.losses import mismatch
 from components.losses.entropy import Entropy
 from components.losses.kl import Penalty
 from components.losses.overlong import Overlong
 from components.losses.policy import Algorithm
-from components.rewards.mix import Mix
+from components.rewards.mix import ByKind, Mix
 from components.rollout.record import read_rows
 from components.rollout.torch_engine import TorchEngine
 from components.runtime import Inputs, Interrupted
@@ -127,3 +128,20 @@ def test_a_refreshed_reference_is_the_policy_again_and_survives_a_stop(
         run(inputs, parts, rl_settings(**same), stop=lambda: next(asked))
     run(inputs, parts, rl_settings(**same))
     assert sha(whole) == sha(parts) and metrics(whole) == metrics(parts)
+
+
+def test_what_the_reward_found_out_about_the_machine_is_kept(
+    inputs: Inputs, tmp_path: Path, rl_settings: Settings
+) -> None:
+    class Finds:
+        def facts(self) -> dict[str, str]:
+            return {"sandbox": "landlock"}
+
+        def __call__(self, task: Any, rollout: Any) -> float:
+            return 0.5
+
+    reward = ByKind(
+        kinds=dict.fromkeys(("reasoning", "general"), Mix(terms={"x": Finds()}, weights={"x": 1.0}, isolate=False))
+    )
+    run(inputs, tmp_path, rl_settings(reward=reward, steps=1))
+    assert read_json(tmp_path / "logs" / "facts.json") == {"sandbox": "landlock"}

@@ -103,6 +103,14 @@ def test_the_live_display_shows_who_works_and_who_waits():
     assert "1 to come: rl_1" in screen
 
 
+def test_a_finding_is_one_line_even_when_quiet():
+    finding = {"event": "finding", "stage": "rl_1", "step": 40, "name": "truncation", "severity": "warning"}
+    lines = shown(
+        [{**finding, "text": "truncation (step 40): 93% [bold] were cut off. Fix: raise it."}], quiet=True
+    ).splitlines()
+    assert lines == ["! rl_1             truncation (step 40): 93% [bold] were cut off. Fix: raise it."]
+
+
 @pytest.mark.parametrize(("seconds", "text"), [(0.44, "0.4 s"), (12.2, "12 s"), (185, "3:05"), (3750, "1:02:30")])
 def test_durations_read_naturally(seconds, text):
     assert duration(seconds) == text

@@ -50,6 +50,7 @@ def events(tmp_path, run, last="done"):
             {"event": "metrics", "stage": "rl_1", "step": s, "values": {"reward": s / 10, "kl": float("nan")}}
             for s in range(5)
         ),
+        {"event": "finding", "stage": "rl_1", "step": 4, "name": "truncation", "text": "truncation (step 4): 93% cut"},
         {"event": "stage", "stage": "rl_1", "state": "done", "wall_s": 1.5, "metrics": {"reward": 0.4}},
         {"event": "stage", "stage": "report", "state": last, "artifact": artifact, "metrics": {"rl_1/pass@1": 0.6}},
         {"event": "run", "state": last},
@@ -71,6 +72,8 @@ def test_a_run_is_recorded_with_a_child_per_stage(tmp_path, home):
     assert rl.data.metrics["wall_s"] == 1.5
     assert "kl" not in rl.data.metrics
     assert runs["curate"].data.tags["r1flow.state"] == "reused"
+    assert rl.data.tags["r1flow.finding.truncation"] == "truncation (step 4): 93% cut"
+    assert parent.data.tags["r1flow.finding.truncation"] == "rl_1 step 4"
     assert parent.data.metrics["rl_1/pass_at_1"] == 0.6
     assert [file.path for file in client.list_artifacts(parent.info.run_id)] == ["report.html"]
     assert not (home / "pending").exists()

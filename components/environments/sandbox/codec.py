@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from typing import Any
 
 _SEQUENCES = {"tuple": tuple, "set": set, "frozenset": frozenset}
 _MAX_DEPTH = 100
+_ALIKE = 100
 
 
 class NotData(ValueError):
@@ -86,13 +88,23 @@ def _decode_tagged(tag: str, body: Any, depth: int) -> Any:
     if tag == "bytes" and isinstance(body, str):
         return bytes.fromhex(body)
     if isinstance(body, list):
+        if tag == "tuple":
+            return tuple(decode(item, depth) for item in body)
         if tag in _SEQUENCES:
-            return _SEQUENCES[tag](decode(item, depth) for item in body)
+            return _SEQUENCES[tag](_hashed([decode(item, depth) for item in body]))
         if tag == "dict":
-            return {decode(k, depth): decode(v, depth) for k, v in body}
+            keys = _hashed([decode(k, depth) for k, _ in body])
+            return dict(zip(keys, (decode(v, depth) for _, v in body), strict=True))
         if tag == "complex" and len(body) == 2 and all(isinstance(part, float) for part in body):
             return complex(*body)
     raise NotData(f"{tag!r} is no type of this encoding")
+
+
+def _hashed(members: list[Any]) -> list[Any]:
+    """The members of a set or keys of a dict, unless so many hash alike that building it takes quadratic time."""
+    if len(members) > _ALIKE and max(Counter(map(hash, members)).values()) > _ALIKE:
+        raise NotData(f"more than {_ALIKE} members hash alike")
+    return members
 
 
 def _refuse(constant: str) -> Any:

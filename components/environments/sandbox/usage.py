@@ -51,8 +51,18 @@ class Usage:
         if active is not None and self._earlier + now - self._began - active > self._limits.idle_seconds:
             return "cpu_limit", f"waited for {self._limits.idle_seconds:g} s without computing"
         if now - self._born > self._limits.wall_seconds:
+            if threads(self._pid) > 1:  # they may wait for each other, which nobody can tell from waiting for a CPU
+                return "cpu_limit", f"still at work with several threads after {self._limits.wall_seconds:g} s"
             return "infra", f"took more than {self._limits.wall_seconds:g} s of wall time: the machine is overloaded"
         return None
+
+
+def threads(pid: int) -> int:
+    """Threads of a process; 0 where the kernel doesn't tell."""
+    try:
+        return len(os.listdir(f"/proc/{pid}/task")) if pid else 0
+    except OSError:
+        return 0
 
 
 def active_seconds(pid: int) -> float | None:

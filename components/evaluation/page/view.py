@@ -11,6 +11,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from components.evaluation.doctor.finding import Finding
 from components.evaluation.page.charts import Series, line_chart
 from components.evaluation.page.curves import loss_charts, rl_charts
 from components.evaluation.page.lanes import draw
@@ -29,6 +30,7 @@ def render(
     notes: Sequence[Note],
     comparisons: Sequence[Mapping[str, Any]],
     records: Sequence[Mapping[str, Any]],
+    findings: Sequence[Finding] = (),
     *,
     title: str,
     seed: int,
@@ -52,6 +54,8 @@ def render(
         labels=LABELS,
         tiles=_tiles(stages, sources.nodes),
         notes=notes,
+        findings=findings,
+        trained=[stage for stage in sources.nodes if stage in sources.steps],
         pipeline=_pipeline(sources.nodes),
         families=_families(stages),
         family_charts=_level_charts(stages, "correct", share=True),
