@@ -18,7 +18,15 @@ from torch.utils.checkpoint import checkpoint
 
 from components.models.cache import LeanCache
 from components.models.fused import normalise, pick, rotate, spread
-from components.models.projections import beside, is_linear, learns_beside, linear_parts, pair_rows, to_device
+from components.models.projections import (
+    adapted,
+    add_beside,
+    is_linear,
+    learns_beside,
+    linear_parts,
+    pair_rows,
+    to_device,
+)
 
 _MODEL_TYPES = {"llama", "mistral", "qwen2", "qwen3"}
 _PACK_BELOW = 0.9  # padding is cut out of everything but attention if at most this share of the tokens is real
@@ -31,6 +39,8 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 def lean_obstacle(model: Any) -> str | None:
     """Why the lean forward does not apply to this model, or None if it does."""
     config = model.config
+    if model.get_input_embeddings().weight.device.type == "mps":
+        return "complex numbers, which MPS lacks in part"
     if config.model_type not in _MODEL_TYPES:
         return f"model type {config.model_type}"
     if getattr(config, "use_sliding_window", config.model_type == "mistral") and getattr(
@@ -169,11 +179,13 @@ class LeanDecoder:
         apart = learns_beside((*joint, attention.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj))
         y, gain = normalise(h, self.eps), layer.input_layernorm.weight
         qkv = self._linear(y, gain, *self.qkv(layer, merged=not apart))
-        q, k, v = self._heads(qkv + beside(y, joint, gain=gain, heads=ranks) if apart else qkv, layer, rotation)
+        qkv = add_beside(qkv, y, joint, gain=gain, heads=ranks) if apart and adapted(*joint) else qkv
+        q, k, v = self._heads(qkv, layer, rotation)
         h = h + self._out(attend(q, k, v), attention.o_proj, apart)
         y, gain = normalise(h, self.eps), layer.post_attention_layernorm.weight
         inner = self._linear(y, gain, *self.gate_up(layer, merged=not apart))
-        inner = inner + beside(y, (mlp.gate_proj, mlp.up_proj), gain=gain) if apart else inner
+        pair = (mlp.gate_proj, mlp.up_proj)
+        inner = add_beside(inner, y, pair, gain=gain) if apart and adapted(*pair) else inner
         gate, up = inner.chunk(2, -1)
         return h + self._out(F.silu(gate) * up, mlp.down_proj, apart)
 
@@ -183,7 +195,7 @@ class LeanDecoder:
 
     def _out(self, x: Tensor, module: Any, apart: bool) -> Tensor:
         out = F.linear(x, *linear_parts(module, merged=not apart))
-        return out + beside(x, (module,)) if apart else out
+        return add_beside(out, x, (module,)) if apart and adapted(module) else out
 
     def _heads(self, qkv: Tensor, layer: Any, rotation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q [n H D], k [n K D], rotated, and v [n K D] from the joint projection [n, (H+2K)·D]."""

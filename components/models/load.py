@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -140,8 +141,18 @@ def save_model(model: Any, tokenizer: Any, directory: Path) -> None:
 
 
 def default_device() -> torch.device:
-    """This process's GPU, else the CPU."""
-    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+    """This process's GPU, else the CPU; Apple's GPU where ``launcher.device=mps`` asks for it.
+
+    Raises:
+        ValueError: it was asked for, and there is none.
+    """
+    if torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    if os.environ.get("R1FLOW_DEVICE") == "mps":
+        if not torch.backends.mps.is_available():
+            raise ValueError("launcher.device=mps, but torch finds no MPS device here. Fix: launcher.device=auto")
+        return torch.device("mps")
+    return torch.device("cpu")
 
 
 def check_model(model: Any, tokenizer: Any, source: str) -> None:

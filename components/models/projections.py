@@ -43,27 +43,35 @@ def learns_beside(modules: Sequence[Any]) -> bool:
     """
     if not torch.is_grad_enabled() or any(linear_parts(module, merged=False)[0].requires_grad for module in modules):
         return False
-    return any(_active(module) for module in modules)
+    return adapted(*modules)
 
 
-def beside(
-    x: Tensor, modules: Sequence[Any], *, gain: Tensor | None = None, heads: Sequence[int | None] | None = None
+def add_beside(
+    out: Tensor,
+    x: Tensor,
+    modules: Sequence[Any],
+    *,
+    gain: Tensor | None = None,
+    heads: Sequence[int | None] | None = None,
 ) -> Tensor:
-    """Σ over adapters of s·B·A·(gain ∘ x) of each module, side by side: [n, Σ out].
+    """``out`` + Σ over adapters of s·B·A·(gain ∘ x) of each module, side by side: [n, Σ out].
+
+    Two products whatever the number of modules: the B of several stand in one block-diagonal matrix.
 
     Args:
+        out: what the modules' own weights give.
         heads: for each module the heads whose rows are taken in rotation order (see `pair_rows`), or None.
     """
-    parts = []
+    downs, ups = [], []
     for module, count in zip(modules, heads or [None] * len(modules), strict=True):
-        out = x.new_zeros(len(x), linear_parts(module, merged=False)[0].shape[0])
+        own = [out.new_zeros(linear_parts(module, merged=False)[0].shape[0], 0)]
         for adapter in _active(module):
             down, up = module.lora_A[adapter].weight, module.lora_B[adapter].weight * module.scaling[adapter]
-            down = down if gain is None else down * gain
-            up = up if count is None else pair_rows(up, count)
-            out = out + F.linear(F.linear(x, down.to(x.dtype)), up.to(x.dtype))
-        parts.append(out)
-    return torch.cat(parts, -1)
+            downs.append((down if gain is None else down * gain).to(x.dtype))
+            own.append((up if count is None else pair_rows(up, count)).to(x.dtype))
+        ups.append(torch.cat(own, 1))
+    up = ups[0] if len(ups) == 1 else torch.block_diag(*ups)
+    return torch.addmm(out, F.linear(x, torch.cat(downs)), up.t())
 
 
 def is_linear(module: Any) -> bool:
@@ -74,6 +82,11 @@ def is_linear(module: Any) -> bool:
     if not plain or any(getattr(module, "use_dora", {}).values()):
         return False
     return all(isinstance(d, nn.Identity) or getattr(d, "p", 1.0) == 0.0 for d in module.lora_dropout.values())
+
+
+def adapted(*modules: Any) -> bool:
+    """Whether any of the modules has an adapter that takes part."""
+    return any(_active(module) for module in modules)
 
 
 def _active(module: Any) -> list[str]:

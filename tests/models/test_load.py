@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from components.models.load import Pretrained, check_model, load_model, pretrained_check, save_model
+from components.models.load import Pretrained, check_model, default_device, load_model, pretrained_check, save_model
 from components.models.lora import Lora, policy_off
 from components.models.templates import complete_tokenizer
 
@@ -261,6 +261,18 @@ class TestLora:
     def test_adapters_are_not_stacked(self, wrapped):
         with pytest.raises(ValueError, match="has LoRA adapters already"):
             Lora().wrap(wrapped[0], 0)
+
+
+def test_apples_gpu_is_taken_when_asked_for_and_named_when_missing(monkeypatch):
+    if torch.cuda.is_available():
+        pytest.skip("CUDA comes first")
+    assert default_device() == torch.device("cpu")
+    monkeypatch.setenv("R1FLOW_DEVICE", "mps")
+    if torch.backends.mps.is_available():
+        assert default_device() == torch.device("mps")
+    else:
+        with pytest.raises(ValueError, match="finds no MPS device here"):
+            default_device()
 
 
 def test_a_saved_directory_says_what_it_is(saved):
