@@ -180,6 +180,12 @@ def _define_cache(parser: argparse.ArgumentParser) -> None:
     cache.define(parser)
 
 
+def _define_data(parser: argparse.ArgumentParser) -> None:
+    from flows.data_check import define
+
+    define(parser)
+
+
 def _positive(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expects a whole number of at least 1, got {text!r}")
@@ -291,6 +297,12 @@ def _cache(options: argparse.Namespace) -> int:
     return cache.command(options, _console())
 
 
+def _data(options: argparse.Namespace) -> int:
+    from flows.data_check import check_data
+
+    return check_data(options, _console())
+
+
 def _console() -> Any:
     """A console that doesn't cut tables where there is no terminal to fit."""
     from rich.console import Console
@@ -308,6 +320,7 @@ _COMMANDS: dict[str, tuple[str, _Define, Callable[[argparse.Namespace], int]]] =
     "doctor": ("Name what went wrong in a run's training, with evidence and remedy.", _define_doctor, _doctor),
     "ui": ("Open the workflow and tracking interfaces of this directory's runs.", _define_ui, _ui),
     "chat": ("Talk to a trained model; reads lines from standard input.", _define_chat, _chat),
+    "data": ("Check a file of your own: what a run would make of it, or what is wrong.", _define_data, _data),
     "cache": ("List, verify, clean, pin, export or import finished stages.", _define_cache, _cache),
 }
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from components.artifacts import write_jsonl
 from components.types import Example, Preference, Task
 
+T = TypeVar("T")
 EVALUATION_SPLITS = ("test", "dev")
 TRAINING_SPLITS = ("profile", "fresh", "train")
 SPLITS = EVALUATION_SPLITS + TRAINING_SPLITS  # earlier ones keep a prompt that turns up in two
@@ -30,6 +31,13 @@ class Problems:
 
     def add(self, where: str, name: str, problem: str, fix: str) -> None:
         self.lines.append(f"{where} {name}: {problem}. Fix: {fix}")
+
+    def of(self, rows: Iterable[T] | None) -> Iterator[T]:
+        """The rows; what their reader finds wrong in the end is told with the rest, before it."""
+        try:
+            yield from rows or ()
+        except DataError as error:
+            self.lines[:0] = [line for line in str(error).splitlines() if not line.startswith("… and ")]
 
     def raise_if_any(self) -> None:
         """Raises: DataError listing the first 20 problems and how many more there are."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import IO, Any, Literal, Protocol
 
 from components.data.corpus import DataError, Problems, shown
 
@@ -30,7 +31,7 @@ class Reader(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Jsonl:
-    """JSON Lines in UTF-8, one object per line; a byte-order mark and CRLF are accepted.
+    """JSON Lines in UTF-8, one object per line, read as it goes; ``.gz``, a byte-order mark and CRLF are accepted.
 
     Attributes:
         path: training rows. test_path: test rows; None holds out part of ``path``.
@@ -43,15 +44,14 @@ class Jsonl:
 
     def rows(self, part: Part, notes: list[str]) -> Iterator[Row] | None:
         path = self.path if part == "train" else self.test_path
-        return None if path is None else iter(self._read(existing(path), notes))
+        return None if path is None else self._read(existing(path), notes)
 
     def fingerprint(self) -> str:
         return digest_of(self.path, self.test_path)
 
-    def _read(self, file: Path, notes: list[str]) -> list[Row]:
-        problems, rows, limit = Problems(), [], int(self.max_line_mb * 2**20)
-        with file.open("rb") as lines:
-            number = 0
+    def _read(self, file: Path, notes: list[str]) -> Iterator[Row]:
+        problems, found, limit, number = Problems(), False, int(self.max_line_mb * 2**20), 0
+        with _opened(file) as lines:
             while line := lines.readline(limit + 1):
                 number += 1
                 where = f"{file}:{number}"
@@ -62,11 +62,11 @@ class Jsonl:
                     line = line[3:]
                     notes.append(f"{file}: starts with a byte-order mark (ignored)")
                 if line.strip() and (row := self._parse(where, line, problems)) is not None:
-                    rows.append((where, row))
-        if not rows and not problems.lines:
+                    found = True
+                    yield where, row
+        if not found and not problems.lines:
             problems.add(f"{file}:1", "file", "is empty", "one JSON object per line")
         problems.raise_if_any()
-        return rows
 
     def _parse(self, where: str, line: bytes, problems: Problems) -> dict[str, Any] | None:
         try:
@@ -174,6 +174,7 @@ class Hub:
     Attributes:
         name, subset, revision: as ``datasets.load_dataset`` takes them; a pinned revision makes runs repeatable.
         split, test_split: None as ``test_split`` holds out part of ``split``.
+        streaming: read rows as they come instead of loading the set; for sets larger than memory, with ``max_train``.
     """
 
     name: str
@@ -181,6 +182,7 @@ class Hub:
     split: str = "train"
     test_split: str | None = None
     revision: str | None = None
+    streaming: bool = False
 
     def rows(self, part: Part, notes: list[str]) -> Iterator[Row] | None:
         split = self.split if part == "train" else self.test_split
@@ -189,7 +191,9 @@ class Hub:
         import datasets  # heavy
 
         try:
-            table = datasets.load_dataset(self.name, self.subset, split=split, revision=self.revision)
+            table = datasets.load_dataset(
+                self.name, self.subset, split=split, revision=self.revision, streaming=self.streaming
+            )
         except Exception as error:  # network, names, formats: datasets raises them all
             raise DataError(
                 f"{self.name} {split}: can't be loaded ({type(error).__name__}: {error}). Fix: check name, subset and "
@@ -199,6 +203,27 @@ class Hub:
 
     def fingerprint(self) -> str:
         return f"{self.name}@{self.revision}"
+
+
+def reader_of(path: str, test_path: str | None = None) -> Reader:
+    """The reader for a file, by the end of its name: ``.jsonl`` (also ``.json``, ``.gz``), ``.csv``, ``.tsv``,
+    ``.parquet``.
+
+    Raises:
+        DataError: another ending.
+    """
+    ending = "".join(Path(path.removesuffix(".gz")).suffixes[-1:]).lower()
+    if ending in (".jsonl", ".json"):
+        return Jsonl(path=path, test_path=test_path)
+    if ending in (".csv", ".tsv"):
+        return Csv(path=path, test_path=test_path, delimiter="\t" if ending == ".tsv" else ",")
+    if ending == ".parquet":
+        return Parquet(path=path, test_path=test_path)
+    raise DataError(f"{path} file: no reader for names that end in {ending!r}. Fix: .jsonl, .csv, .tsv or .parquet")
+
+
+def _opened(file: Path) -> IO[bytes]:
+    return gzip.open(file) if file.suffix == ".gz" else file.open("rb")  # type: ignore[return-value]
 
 
 def existing(path: str) -> Path:

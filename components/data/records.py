@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import difflib
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from components.data.cells import NAME, Cell, nearest
 from components.data.corpus import Problems, shown
 from components.data.general import task_id
+from components.data.solutions import boxed, without_annotations
 from components.data.verify import final_answer
+from components.rng import derive
 from components.types import Message, Task
 
+__all__ = ["FIELDS", "NAME", "Reading", "Record", "Seen", "nearest", "read_record"]
+
 FIELDS = ("id", "prompt", "messages", "system", "answer", "trace", "chosen", "rejected", "family", "level")
-NAME = re.compile(r"[A-Za-z0-9._-]{1,80}")
 _ROLES = ("system", "user", "assistant", "tool")
 
 
@@ -30,28 +32,25 @@ class Record:
     rejected: str | None
 
 
-def read_record(
-    where: str,
-    row: Mapping[str, Any],
-    problems: Problems,
-    *,
-    columns: Mapping[str, str],
-    verifier: str,
-    answer_after: str | None,
-    family: str,
-) -> Record | None:
-    """Map and check one row (settings as in `components.data.tables.Table`); None if it has problems."""
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How rows are read; attributes as in `components.data.tables.Table`."""
+
+    columns: Mapping[str, str]
+    verifier: str
+    family: str
+    answer_after: str | None = None
+    answer_boxed: bool = False
+    drop_annotations: bool = False
+    levels: str = "column"
+
+
+def read_record(where: str, row: Mapping[str, Any], problems: Problems, reading: Reading) -> Record | None:
+    """Map and check one row; None if it has problems."""
     before = len(problems.lines)
-    cell = Cell(where, row, columns, problems)
+    cell = Cell(where, row, reading.columns, problems)
     messages = _messages(cell)
-    trace = cell.text("trace")
-    answer = cell.text("answer", numbers=True)
-    if answer is not None and answer_after is not None:
-        worked, marker, answer = answer.rpartition(answer_after)
-        if not marker:
-            problem = f"no {answer_after!r} in it (got {shown(answer)})"
-            cell.problem("answer", problem, "unset answer_after or repair the row")
-        trace, answer = trace or worked.strip() or None, answer.strip()
+    answer, trace = _worked(cell, reading)
     if answer is not None and not answer.strip():
         cell.problem("answer", 'empty, it can never score (got "")', "give the gold answer, or null")
     if answer is not None and len(answer) > 2000:
@@ -59,11 +58,11 @@ def read_record(
     if trace is not None and "<answer>" in trace and final_answer(trace.strip()) is None:
         problem = f"tags out of order (got {shown(trace)})"
         cell.problem("trace", problem, "<think>…</think><answer>…</answer>, each once, or no tags at all")
-    chosen, rejected = cell.text("chosen"), cell.text("rejected")
+    chosen, rejected = cell.reply("chosen"), cell.reply("rejected")
     if (chosen is None) != (rejected is None):
         cell.problem("chosen" if chosen is None else "rejected", "missing beside the other (got null)", "give both")
-    family = cell.name("family") or family
-    level = cell.level()
+    family = cell.slug("family") or reading.family
+    level = _steps(trace) if reading.levels == "steps" else cell.level()
     identity = cell.name("id")
     if len(problems.lines) > before or messages is None:
         return None
@@ -72,7 +71,7 @@ def read_record(
         id=identity or task_id(family[:40], level, prompt),
         messages=messages,
         answer=answer,
-        verifier=verifier if answer is not None else "open",
+        verifier=reading.verifier if answer is not None else "open",
         family=family,
         level=level,
         kind="reasoning" if answer is not None else "general",
@@ -80,77 +79,53 @@ def read_record(
     return Record(where, task, trace, chosen, rejected)
 
 
+def _worked(cell: Cell, reading: Reading) -> tuple[str | None, str | None]:
+    """(gold answer, worked solution): from columns of their own, or the answer taken out of the solution."""
+    trace = cell.text("trace")
+    answer = cell.text("answer", numbers=True)
+    if answer is not None and reading.answer_after is not None:
+        worked, marker, answer = answer.rpartition(reading.answer_after)
+        if not marker:
+            problem = f"no {reading.answer_after!r} in it (got {shown(answer)})"
+            cell.problem("answer", problem, "unset answer_after or repair the row")
+        trace, answer = trace or worked.strip() or None, answer.strip()
+    elif answer is not None and reading.answer_boxed:
+        inside = boxed(answer)
+        if inside is None:
+            cell.problem(
+                "answer", f"no \\boxed{{…}} in it (got {shown(answer)})", "unset answer_boxed or repair the row"
+            )
+        trace, answer = trace or answer.strip() or None, inside
+    return answer, without_annotations(trace) if trace is not None and reading.drop_annotations else trace
+
+
+def _steps(trace: str | None) -> int:
+    """Lines of the worked solution beyond the first, 7 at most."""
+    return max(0, min(8, sum(bool(line.strip()) for line in (trace or "").splitlines())) - 1)
+
+
 class Seen:
     """Refuses ids used twice and prompts with two answers; both places are named."""
 
     def __init__(self) -> None:
-        self.ids: dict[str, Record] = {}
-        self.prompts: dict[tuple[Message, ...], Record] = {}
+        self._ids: dict[str, tuple[str, int]] = {}  # → (place, prompt)
+        self._prompts: dict[int, tuple[str, str | None]] = {}  # → (place, answer); 63 bits stand for the prompt
 
     def admits(self, record: Record, problems: Problems) -> bool:
         """False for a contradiction; a plain repetition is admitted and left to the cleaning."""
-        first = self.prompts.setdefault(record.task.messages, record)
-        if first.task.answer != record.task.answer:
-            found = f"{shown(first.task.answer)} in {first.where}, {shown(record.task.answer)} here"
+        task = record.task
+        prompt = derive("prompt", *(part for m in task.messages for part in (m.role, m.content)))
+        where, answer = self._prompts.setdefault(prompt, (record.where, task.answer))
+        if answer != task.answer:
+            found = f"{shown(answer)} in {where}, {shown(task.answer)} here"
             problems.add(record.where, "answer", f"same prompt, different answer (got {found})", "keep the right one")
             return False
-        named = self.ids.setdefault(record.task.id, record)
-        if named.task.messages != record.task.messages:
-            problem = f"already used in {named.where} (got {shown(record.task.id)})"
+        where, named = self._ids.setdefault(task.id, (record.where, prompt))
+        if named != prompt:
+            problem = f"already used in {where} (got {shown(task.id)})"
             problems.add(record.where, "id", problem, "give each row its own id, or no id column")
             return False
         return True
-
-
-@dataclass(frozen=True)
-class Cell:
-    """Typed access to the fields of one row; what is wrong goes to ``problems``."""
-
-    where: str
-    row: Mapping[str, Any]
-    columns: Mapping[str, str]
-    problems: Problems
-
-    def problem(self, name: str, problem: str, fix: str) -> None:
-        self.problems.add(self.where, self.columns.get(name, name), problem, fix)
-
-    def get(self, name: str) -> Any:
-        """The value, or None. A column that was named in ``columns`` must be there."""
-        column = self.columns.get(name, name)
-        if column not in self.row and name in self.columns:
-            self.problem(name, f"no such column{nearest(column, self.row)}", f"set columns.{name}")
-        return self.row.get(column)
-
-    def text(self, name: str, *, numbers: bool = False) -> str | None:
-        value = self.get(name)
-        if numbers and isinstance(value, int | float) and not isinstance(value, bool):
-            return str(value)
-        if value is None or isinstance(value, str):
-            return value
-        kinds = "text or a number" if numbers else "text"
-        self.problem(name, f"expected {kinds} (got {shown(value)})", f"convert it to {kinds}")
-        return None
-
-    def name(self, name: str) -> str | None:
-        value = self.text(name, numbers=True)
-        if value is not None and not NAME.fullmatch(value):
-            self.problem(name, f"not a name (got {shown(value)})", "1 to 80 letters, digits, dots, dashes, underscores")
-        return value
-
-    def level(self) -> int:
-        value = self.get("level")
-        if value is None:
-            return 0
-        if isinstance(value, bool) or not re.fullmatch(r"\d{1,3}", str(value)):
-            self.problem("level", f"expected a whole number from 0 (got {shown(value)})", "0 is the easiest")
-            return 0
-        return int(value)
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """``; the nearest is 'prompt'``, or what there is instead."""
-    close = difflib.get_close_matches(name, list(names), n=1)
-    return f"; the nearest is {close[0]!r}" if close else f" (got {', '.join(map(str, names))})"
 
 
 def _messages(cell: Cell) -> tuple[Message, ...] | None:
@@ -158,6 +133,12 @@ def _messages(cell: Cell) -> tuple[Message, ...] | None:
     if listed is not None:
         return _conversation(cell, listed)
     prompt, system = cell.text("prompt"), cell.text("system")
+    if (
+        prompt is None
+        and isinstance(pair := cell.row.get(cell.columns.get("chosen", "chosen")), list)
+        and len(pair) > 1
+    ):
+        return _conversation(cell, pair[:-1])
     if prompt is None:
         column = cell.columns.get("prompt", "prompt")
         if column not in cell.row and "prompt" not in cell.columns:

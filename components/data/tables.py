@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from components.data.corpus import Corpus, DataError, Problems
-from components.data.readers import Part, Reader
-from components.data.records import FIELDS, NAME, Record, Seen, nearest, read_record
-from components.rng import derive
-from components.types import Example, Preference, Task
+from components.data.readers import Part, Reader, Row, reader_of
+from components.data.records import FIELDS, NAME, Reading, Record, Seen, nearest, read_record
+from components.data.splits import First, bucket, contents_of, share
+from components.types import Example, Preference
 
 _TAG = re.compile(r"</?(?:think|answer)>")
 
@@ -23,25 +23,39 @@ class Table:
 
     Attributes:
         reader: where the rows come from (``components.data.readers``).
+        path: a file instead, read by the end of its name. test_path: its test rows; "auto" takes the file beside it
+            with "test" for "train" in its name, if there is one.
         columns: column by field where its name isn't the field's own: ``{prompt: question, trace: solution}``. Fields:
             ``prompt`` (text) or ``messages`` (list of role and content, ending with the user) is required; ``answer``;
             ``trace`` (worked solution for the cold start, with or without ``<think>`` tags); ``chosen`` and
-            ``rejected`` (a pair); ``family``, ``level`` (curriculum and evaluation cell); ``system``; ``id``.
+            ``rejected`` (a pair; text, or messages that end with the assistant's); ``family``, ``level`` (curriculum
+            and evaluation cell); ``system``; ``id``.
         verifier: how answers are compared: "exact" or "math".
         answer_after: the gold answer is what follows this marker in the answer column ("####"), and what stands before
             it is the trace unless a trace column is given.
+        answer_boxed: likewise, the content of the last ``\\boxed{…}`` in it.
+        drop_annotations: take GSM8K's calculator marks ``<<48/2=24>>`` out of traces.
+        levels: "column", or "steps": the lines of the worked solution beyond the first, 7 at most.
+        max_level: questions above it are not trained on; the evaluation keeps them.
         family: of rows without a family column.
         test_fraction, dev_fraction: share of the prompts held out, by a hash of the prompt: the same for every seed.
             ``test_fraction`` only applies without a test part.
         fresh_fraction: share of the training prompts kept for rejection sampling.
         profile_per_cell: training prompts per family and level set apart for profiling.
-        max_train, max_test: keep this many rows of the part at most, the first ones by hash.
+        max_train, max_test: keep this many rows at most to train on, and to measure on (dev and test, each): the first
+            ones by hash. No more than these are in memory.
     """
 
-    reader: Reader
+    reader: Reader | None = None
+    path: str | None = None
+    test_path: str | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
     verifier: Literal["exact", "math"] = "exact"
     answer_after: str | None = None
+    answer_boxed: bool = False
+    drop_annotations: bool = False
+    levels: Literal["column", "steps"] = "column"
+    max_level: int | None = None
     family: str = "default"
     test_fraction: float = 0.1
     dev_fraction: float = 0.05
@@ -51,6 +65,8 @@ class Table:
     max_test: int | None = None
 
     def __post_init__(self) -> None:
+        if self.reader is None and self.path is None:
+            raise DataError("path: no file is named. Fix: give path, or a reader")
         for name in self.columns:
             if name not in FIELDS:
                 raise DataError(
@@ -68,96 +84,84 @@ class Table:
 
     def fingerprint(self) -> str:
         """Changes with the rows; belongs in the stage key."""
-        return self.reader.fingerprint()
+        return self._reader().fingerprint()
 
     def check(self) -> None:
         """Read and check every row. Raises: DataError listing all problems."""
         self._records([])
 
     def contents(self) -> dict[str, int]:
-        """Rows of each file that `load` can lead to, tasks for RL by ``train/<family>`` and ``train/<kind>``, and the
-        size of the plain text.
-
-        Raises: as `check`.
-        """
-        corpus = self.load(0)
-        counts = {f"tasks/{split}.jsonl": len(tasks) for split, tasks in corpus.tasks.items()}
-        for name in ("cold_start", "general", "preferences"):
-            counts[f"{name}.jsonl"] = len(getattr(corpus, name))
-        groups = Counter(name for task in corpus.tasks["train"] for name in {task.family, task.kind})
-        text = {
-            "pretrain.txt": len(corpus.pretrain),
-            "pretrain.txt/bytes": sum(len(t.encode()) + 1 for t in corpus.pretrain),
-        }
-        return {**counts, **text, **{f"train/{name}": n for name, n in groups.items()}}
+        """See `splits.contents_of`. Raises: as `check`."""
+        return contents_of(self.load(0))
 
     def load(self, seed: int) -> Corpus:
         notes: list[str] = []
         records = self._records(notes)
-        train, test = records["train"], records["test"]
-        if not test:
-            cut = self.test_fraction
-            test = [r for r in train if _bucket("test", r.task) < cut]
-            train = [r for r in train if _bucket("test", r.task) >= cut]
-        dev = [r for r in train if _bucket("dev", r.task) < self.dev_fraction]
-        train = [r for r in train if _bucket("dev", r.task) >= self.dev_fraction]
-        test, train = _first(test, self.max_test), _first(train, self.max_train)
-        tasks = {"test": [r.task for r in test], "dev": [r.task for r in dev], **self._share(train, seed)}
+        train = records["train"]
         shown_traces = [(r, _response(r)) for r in train]
+        parts = share(
+            [r.task for r in train], seed, fresh_fraction=self.fresh_fraction, profile_per_cell=self.profile_per_cell
+        )
         return Corpus(
-            tasks,
+            {"test": [r.task for r in records["test"]], "dev": [r.task for r in records["dev"]], **parts},
             pretrain=[_plain(r) for r in train],
             cold_start=[_example(r, text) for r, text in shown_traces if text and r.task.kind == "reasoning"],
             general=[_example(r, text) for r, text in shown_traces if text and r.task.kind == "general"],
             preferences=[
-                Preference(r.task.id, r.task.messages, r.chosen, r.rejected, r.task.family)
+                Preference(r.task.id, r.task.messages, _in_form(r.chosen), _in_form(r.rejected), r.task.family)
                 for r in train
                 if r.chosen is not None and r.rejected is not None
             ],
             notes=notes,
         )
 
-    def _share(self, train: list[Record], seed: int) -> dict[str, list[Task]]:
-        """Profile, fresh and train, set apart by a hash that depends on the seed; unverifiable tasks stay in train."""
-        tasks: dict[str, list[Task]] = {"profile": [], "fresh": [], "train": []}
-        taken: dict[str, int] = defaultdict(int)
-        room: dict[str, int] = defaultdict(int)
-        for record in train:
-            room[record.task.cell] += 1
-        for record in sorted(train, key=lambda r: _bucket(f"share-{seed}", r.task)):
-            task = record.task
-            if task.kind == "reasoning" and taken[task.cell] < min(self.profile_per_cell, room[task.cell] // 4):
-                taken[task.cell] += 1
-                tasks["profile"].append(task)
-            elif task.kind == "reasoning" and _bucket(f"fresh-{seed}", task) < self.fresh_fraction:
-                tasks["fresh"].append(task)
-            else:
-                tasks["train"].append(task)
-        return tasks
+    def _reader(self) -> Reader:
+        if self.path is None:
+            assert self.reader is not None
+            return self.reader
+        test_path, file = self.test_path, Path(self.path)
+        if test_path == "auto":
+            beside = file.with_name(file.name.replace("train", "test"))
+            test_path = str(beside) if beside != file and beside.is_file() else None
+        return reader_of(self.path, test_path)
 
-    def _records(self, notes: list[str]) -> dict[Part, list[Record]]:
-        problems, seen = Problems(), Seen()
-        records: dict[Part, list[Record]] = {"train": [], "test": []}
+    def _records(self, notes: list[str]) -> dict[str, list[Record]]:
+        """Checked rows by split: test, dev, train."""
+        problems, seen, extra, reader = Problems(), Seen(), set[str](), self._reader()
+        kept = {"test": First(self.max_test), "dev": First(self.max_test), "train": First(self.max_train)}
         known = {self.columns.get(name, name) for name in FIELDS}
-        extra: set[str] = set()
-        for part in ("train", "test"):
-            for where, row in self.reader.rows(part, notes) or ():
+        reading = self._reading()
+        tests = reader.rows("test", notes)
+        parts: dict[Part, Iterator[Row] | None] = {"train": reader.rows("train", notes), "test": tests}
+        for part, rows in parts.items():
+            for where, row in problems.of(rows):
                 extra |= row.keys() - known
-                record = read_record(
-                    where,
-                    row,
-                    problems,
-                    columns=self.columns,
-                    verifier=self.verifier,
-                    answer_after=self.answer_after,
-                    family=self.family,
-                )
+                record = read_record(where, row, problems, reading)
                 if record is not None and seen.admits(record, problems):
-                    records[part].append(record)
+                    split = "test" if part == "test" else self._split(record, holds_out=tests is None)
+                    if split != "train" or self.max_level is None or record.task.level <= self.max_level:
+                        kept[split].add(record.task.prompt, record)
         problems.raise_if_any()
         if extra:
             notes.append(f"columns not used: {', '.join(sorted(extra))}")
-        return records
+        return {split: found.items() for split, found in kept.items()}
+
+    def _split(self, record: Record, *, holds_out: bool) -> str:
+        prompt = record.task.prompt
+        if holds_out and bucket("test", prompt) < self.test_fraction:
+            return "test"
+        return "dev" if bucket("dev", prompt) < self.dev_fraction else "train"
+
+    def _reading(self) -> Reading:
+        return Reading(
+            columns=self.columns,
+            verifier=self.verifier,
+            family=self.family,
+            answer_after=self.answer_after,
+            answer_boxed=self.answer_boxed,
+            drop_annotations=self.drop_annotations,
+            levels=self.levels,
+        )
 
 
 def _response(record: Record) -> str | None:
@@ -181,10 +185,6 @@ def _plain(record: Record) -> str:
     return " ".join(" ".join(parts).split())
 
 
-def _bucket(purpose: str, task: Task) -> float:
-    """A number in [0, 1) that belongs to the prompt."""
-    return derive("split", purpose, " ".join(task.prompt.casefold().split())) / 2**63
-
-
-def _first(records: list[Record], n: int | None) -> list[Record]:
-    return records if n is None else sorted(records, key=lambda r: _bucket("first", r.task))[:n]
+def _in_form(text: str) -> str:
+    """A response in the asked-for form: one without any tags had no thought, which is an empty one."""
+    return text if "<think>" in text or "<answer>" in text else f"<think></think><answer>{text.strip()}</answer>"

@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from components.models.lean import LeanDecoder, lean_obstacle
+from components.models.projections import to_device
 
 _CHECK_ROWS, _CHECK_TOKENS = 2, 11
 
@@ -104,11 +105,12 @@ class ModuleDecoder:
         return self.model.get_output_embeddings().weight
 
     def hidden(self, ids: Tensor, length: Tensor | None = None) -> Tensor:
-        return self.model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
+        return self.model.get_decoder()(input_ids=ids.to(self.head.device), use_cache=False).last_hidden_state
 
     def hidden_shared(
         self, prompt_ids: Tensor, prompt_len: Tensor, ids: Tensor, group: Tensor, length: Tensor | None = None
     ) -> Tensor:
+        prompt_ids, prompt_len, ids, group = to_device(self.head.device, prompt_ids, prompt_len, ids, group)
         rows, width = ids.shape
         before = prompt_len[group]
         joined = torch.cat([prompt_ids[group], ids[:, :0].new_zeros(rows, width)], 1)

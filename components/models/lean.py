@@ -18,7 +18,15 @@ from torch.utils.checkpoint import checkpoint
 
 from components.models.cache import LeanCache
 from components.models.fused import normalise, pick, rotate, spread
-from components.models.projections import is_linear, linear_parts, pair_rows
+from components.models.projections import (
+    adapted,
+    add_beside,
+    is_linear,
+    learns_beside,
+    linear_parts,
+    pair_rows,
+    to_device,
+)
 
 _MODEL_TYPES = {"llama", "mistral", "qwen2", "qwen3"}
 _PACK_BELOW = 0.9  # padding is cut out of everything but attention if at most this share of the tokens is real
@@ -31,6 +39,8 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 def lean_obstacle(model: Any) -> str | None:
     """Why the lean forward does not apply to this model, or None if it does."""
     config = model.config
+    if model.get_input_embeddings().weight.device.type == "mps":
+        return "complex numbers, which MPS lacks in part"
     if config.model_type not in _MODEL_TYPES:
         return f"model type {config.model_type}"
     if getattr(config, "use_sliding_window", config.model_type == "mistral") and getattr(
@@ -88,6 +98,7 @@ class LeanDecoder:
 
     def hidden(self, ids: Tensor, length: Tensor | None = None) -> Tensor:
         rows, width = ids.shape
+        ids, length = to_device(self.head.device, ids, length)
         rotation = self.rotations(width, ids.device)[:width].repeat(rows, 1)
 
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -101,6 +112,9 @@ class LeanDecoder:
     def hidden_shared(
         self, prompt_ids: Tensor, prompt_len: Tensor, ids: Tensor, group: Tensor, length: Tensor | None = None
     ) -> Tensor:
+        prompt_ids, prompt_len, ids, group, length = to_device(
+            self.head.device, prompt_ids, prompt_len, ids, group, length
+        )
         prompts, prompt_width = prompt_ids.shape
         rows, width = ids.shape[0], ids.shape[1] - 1  # the last token predicts nothing
         split = prompts * prompt_width
@@ -160,19 +174,28 @@ class LeanDecoder:
         return h if index is None else spread(h, index, size)
 
     def _layer(self, layer: Any, h: Tensor, rotation: Tensor, attend: Attend) -> Tensor:
-        qkv = self._normed_linear(h, layer.input_layernorm.weight, *self.qkv(layer))
+        attention, mlp, ranks = layer.self_attn, layer.mlp, (self.heads, self.kv_heads, None)
+        joint = (attention.q_proj, attention.k_proj, attention.v_proj)
+        apart = learns_beside((*joint, attention.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj))
+        y, gain = normalise(h, self.eps), layer.input_layernorm.weight
+        qkv = self._linear(y, gain, *self.qkv(layer, merged=not apart))
+        qkv = add_beside(qkv, y, joint, gain=gain, heads=ranks) if apart and adapted(*joint) else qkv
         q, k, v = self._heads(qkv, layer, rotation)
-        o_weight, o_bias = linear_parts(layer.self_attn.o_proj)
-        h = h + F.linear(attend(q, k, v), o_weight, o_bias)
-        inner = self._normed_linear(h, layer.post_attention_layernorm.weight, *self.gate_up(layer))
+        h = h + self._out(attend(q, k, v), attention.o_proj, apart)
+        y, gain = normalise(h, self.eps), layer.post_attention_layernorm.weight
+        inner = self._linear(y, gain, *self.gate_up(layer, merged=not apart))
+        pair = (mlp.gate_proj, mlp.up_proj)
+        inner = add_beside(inner, y, pair, gain=gain) if apart and adapted(*pair) else inner
         gate, up = inner.chunk(2, -1)
-        down_weight, down_bias = linear_parts(layer.mlp.down_proj)
-        return h + F.linear(F.silu(gate) * up, down_weight, down_bias)
+        return h + self._out(F.silu(gate) * up, mlp.down_proj, apart)
 
-    def _normed_linear(self, h: Tensor, gain: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """W·(gain ∘ n(h)) + b. In float32 the gain goes into W, smaller than h; half precision would round it."""
-        y = normalise(h, self.eps)
+    def _linear(self, y: Tensor, gain: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """W·(gain ∘ y) + b. In float32 the gain goes into W, smaller than y; half precision would round it."""
         return F.linear(y, weight * gain, bias) if self.folds else F.linear(y * gain, weight, bias)
+
+    def _out(self, x: Tensor, module: Any, apart: bool) -> Tensor:
+        out = F.linear(x, *linear_parts(module, merged=not apart))
+        return add_beside(out, x, (module,)) if apart and adapted(module) else out
 
     def _heads(self, qkv: Tensor, layer: Any, rotation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q [n H D], k [n K D], rotated, and v [n K D] from the joint projection [n, (H+2K)·D]."""
@@ -190,10 +213,10 @@ class LeanDecoder:
         """Whether the norms' gains are multiplied into the weights."""
         return self.head.dtype == torch.float32
 
-    def qkv(self, layer: Any) -> tuple[Tensor, Tensor | None]:
+    def qkv(self, layer: Any, *, merged: bool = True) -> tuple[Tensor, Tensor | None]:
         """Joint weight [(H+2K)·D, d] and bias of the three projections, q and k in rotation order."""
         attention = layer.self_attn
-        parts = [linear_parts(p) for p in (attention.q_proj, attention.k_proj, attention.v_proj)]
+        parts = [linear_parts(p, merged=merged) for p in (attention.q_proj, attention.k_proj, attention.v_proj)]
         weights, biases = [p[0] for p in parts], [p[1] for p in parts]
         weights[:2] = [pair_rows(w, n) for w, n in zip(weights[:2], (self.heads, self.kv_heads), strict=True)]
         if biases[0] is None:
@@ -201,9 +224,11 @@ class LeanDecoder:
         biases[:2] = [pair_rows(b, n) for b, n in zip(biases[:2], (self.heads, self.kv_heads), strict=True)]
         return torch.cat(weights), torch.cat(biases)
 
-    def gate_up(self, layer: Any) -> tuple[Tensor, Tensor | None]:
+    def gate_up(self, layer: Any, *, merged: bool = True) -> tuple[Tensor, Tensor | None]:
         """Joint weight and bias of the gate and up projections."""
-        (gate, gate_bias), (up, up_bias) = linear_parts(layer.mlp.gate_proj), linear_parts(layer.mlp.up_proj)
+        (gate, gate_bias), (up, up_bias) = (
+            linear_parts(p, merged=merged) for p in (layer.mlp.gate_proj, layer.mlp.up_proj)
+        )
         return torch.cat([gate, up]), None if gate_bias is None else torch.cat([gate_bias, up_bias])
 
 

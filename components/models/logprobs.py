@@ -58,7 +58,7 @@ def token_logprobs_and_entropy(
         chunk = max(1, _DIRECT // head.shape[0])
     elif chunk < 1:
         raise ValueError(f"chunk must be at least 1 token, got {chunk}")
-    return _Selective.apply(hidden, head, targets, 1.0 / temperature, chunk, entropy)  # type: ignore[return-value]
+    return _Selective.apply(hidden, head, targets.to(hidden.device), 1.0 / temperature, chunk, entropy)  # type: ignore[return-value]
 
 
 class _Selective(torch.autograd.Function):

@@ -48,8 +48,8 @@ class ValueModel(nn.Module):
         Arguments as in `Decoder.hidden_shared`.
         """
         states = self._decoder.hidden_shared(prompt_ids, prompt_len, ids, group, length)
-        value = self.head(states[mask].float()).squeeze(-1)
-        return torch.zeros(ids.shape, device=value.device).masked_scatter(mask, value)
+        value = self.head(states[mask].float()).squeeze(-1).to(mask.device)
+        return torch.zeros(ids.shape, device=mask.device).masked_scatter(mask, value)
 
     def trained_state(self) -> dict[str, Tensor]:
         """The parameters that training changes: all that a checkpoint needs."""

@@ -119,7 +119,7 @@ class Endpoint:
         try:
             left = max(0.001, began + self.seconds - time.monotonic())
             with self._opener.open(asked, timeout=min(self.attempt_seconds, left)) as answer:
-                return _text(self._read(answer, began))
+                return self.taken(self._read(answer, began))
         except urllib.error.HTTPError as error:
             raise _refused(error, self.key_env, key) from None
         except (OSError, http.client.HTTPException) as error:
@@ -128,6 +128,10 @@ class Endpoint:
             raise _Transient(told) from None
         except NoReply as error:
             raise type(error)(_without(key, str(error))) from None
+
+    def taken(self, body: bytes) -> str:
+        """What is wanted of a response body. Raises NoReply where it isn't there."""
+        return _text(body)
 
     def _read(self, answer: http.client.HTTPResponse, began: float) -> bytes:
         """The body, of which a server may send a byte now and then for ever, or only the beginning."""

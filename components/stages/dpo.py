@@ -11,13 +11,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from components.losses import preference
+from components.models.adapt import load_trainable, save_trained
 from components.models.batching import batches, shifted
 from components.models.chat import Encoded, encode_examples
 from components.models.decoder import make_decoder
 from components.models.learner import Learner
-from components.models.load import load_model, save_model
 from components.models.logprobs import token_logprobs
+from components.models.lora import Lora
 from components.models.schedule import cosine
+from components.rng import derive
 from components.runtime import Inputs, Out
 from components.stages.pairs import read_pairs, record_ranking
 from components.stages.shared import mean
@@ -42,6 +44,8 @@ def dpo(
     label_smoothing: float = 0.0,
     length_normalised: bool = False,
     nll: float = 0.0,
+    lora: Lora | None = None,
+    recompute: bool = False,
     log_every: int = 10,
     checkpoint_every: int = 50,
 ) -> dict[str, float]:
@@ -58,11 +62,14 @@ def dpo(
         length_normalised: mean log-probability per token of each response instead of the sum.
         nll: weight of the chosen responses' NLL per token, averaged over pairs. The objective itself only moves chosen
             and rejected apart; both may fall until the policy says neither (arXiv:2404.19733 §2).
+        lora: train low-rank adapters beside frozen weights instead of all weights.
+        recompute: activations instead of keeping them, see `load_trainable`.
 
     Raises:
         ValueError: no pairs, or beta or label_smoothing out of range.
     """
-    network, tokenizer = load_model(inputs["model"].path / "model")
+    source = inputs["model"].path
+    network, tokenizer = load_trainable(source, lora, derive(out.seed, out.name), recompute=recompute, say=out.say)
     decoder = make_decoder(network)
     train_pairs, test_pairs = read_pairs(inputs)
     pairs, held_out = _encode(tokenizer, train_pairs), _encode(tokenizer, test_pairs)
@@ -86,7 +93,7 @@ def dpo(
     final = _frozen(score, held_out, batch_size, out)
     margin = beta * ((final[0] - held_out_reference[0]) - (final[1] - held_out_reference[1]))
     if out.peers.is_main:
-        save_model(network, tokenizer, out.path / "model")
+        save_trained(network, tokenizer, out.path, lora=lora, source=source)
     return {
         "loss": loss,
         **record_ranking(out, test_pairs, (margin > 0).double().tolist()),
@@ -134,5 +141,5 @@ def _sequence_logps(decoder: Any, pairs: Sequence[Pair], *, pad: int, length_nor
         return torch.zeros(2, 0)
     ids, length, targets, trained = shifted([pair[side] for side in (0, 1) for pair in pairs], pad)
     logp = token_logprobs(decoder.hidden(ids, length)[trained], decoder.head, targets[trained])
-    spread = torch.zeros(trained.shape, dtype=logp.dtype).masked_scatter(trained, logp)
+    spread = torch.zeros(trained.shape, dtype=logp.dtype).masked_scatter(trained, logp.to(trained.device))
     return preference.sequence_logp(spread, trained, length_normalised=length_normalised).view(2, -1)

@@ -10,13 +10,15 @@ from typing import Any
 from torch import Tensor
 
 from components.losses.preference import bradley_terry
+from components.models.adapt import load_trainable
 from components.models.batching import batches
 from components.models.chat import encode_examples
 from components.models.learner import Learner
-from components.models.load import load_model
+from components.models.lora import Lora
 from components.models.reward_head import RewardModel, hidden_of
 from components.models.schedule import cosine
 from components.rewards.parts import Part, part_of
+from components.rng import derive
 from components.runtime import Inputs, Out
 from components.stages.pairs import read_pairs, record_ranking
 from components.stages.train import train
@@ -34,6 +36,8 @@ def reward_model(
     epochs: int = 2,
     batch_size: int = 32,
     lr: float = 1.5e-3,
+    lora: Lora | None = None,
+    recompute: bool = False,
     part: Part = "response",
     log_every: int = 10,
     checkpoint_every: int = 50,
@@ -45,9 +49,13 @@ def reward_model(
 
     Args:
         part: "response", as safety is judged, or "answer", as helpfulness is: with an empty thought in place of the
-            reasoning. Pairs that differ in their reasoning alone are then left out.
+             reasoning. Pairs that differ in their reasoning alone are then left out.
+        lora: train low-rank adapters and the head beside frozen weights instead of all weights.
+        recompute: activations instead of keeping them, see `load_trainable`.
     """
-    backbone, tokenizer = load_model(inputs["model"].path / "model")
+    backbone, tokenizer = load_trainable(
+        inputs["model"].path, lora, derive(out.seed, out.name), recompute=recompute, say=out.say
+    )
     scorer = RewardModel(backbone, hidden_of(backbone))
     train_pairs, test_pairs = (_only(part, pairs) for pairs in read_pairs(inputs))
     pairs = _encode(tokenizer, train_pairs)

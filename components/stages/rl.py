@@ -7,20 +7,21 @@ anywhere continues exactly as if it had not been.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from components.artifacts import plain_json, write_json
 from components.losses.compatibility import group_problems
 from components.losses.policy import Algorithm
+from components.models.adapt import save_trained
 from components.models.checkpoint import load_latest, save_checkpoint
-from components.models.decoder import make_decoder
 from components.models.learner import Learner
-from components.models.load import save_model
+from components.models.lora import Lora, load_trained_state, trained_state
+from components.models.reference import make_reference
 from components.models.schedule import linear
 from components.rewards.code import forgeable_parts
 from components.rng import stream
@@ -30,7 +31,7 @@ from components.runtime import Inputs, Out
 from components.stages.rl_critic import CriticSetup, make_critic
 from components.stages.rl_rounds import Rounds, keep_verdicts, measure, publish_verdicts, start_curricula, tell_facts
 from components.stages.rl_update import Updater
-from components.stages.shared import Policy, load_policy
+from components.stages.shared import Policy, load_trained_policy
 from components.types import Group, Task
 
 TAKES = {"model": "model", "data": "data", "profile": "profile?", "reward_model": "reward_model?"}
@@ -52,6 +53,8 @@ def rl(
     critic: CriticSetup | None = None,
     group_size: int | None = None,
     lr: float | None = None,
+    lora: Lora | None = None,
+    recompute: bool = False,
     lr_floor: float = 0.2,
     warmup: float = 0.06,
     minibatches: int = 2,
@@ -75,6 +78,8 @@ def rl(
             Σ quotas × group_size rollouts.
         critic: network and learning rate of the critic, where the algorithm has one.
         group_size, lr, temperature: None takes what goes with the algorithm (``algorithm.suggests``), else 8, 3e-4, 1.
+        lora: train low-rank adapters beside frozen weights; the reference is then the model without them.
+        recompute: activations instead of keeping them, see `load_trainable`.
         beta: KL coefficient against the starting policy, where the algorithm has a KL term without its own.
         minibatches: optimiser steps per rollout batch; the second and later ones are off-policy, hence the ratio.
         micro_batch_tokens: padded tokens per backward pass; does not change results beyond rounding.
@@ -97,9 +102,9 @@ def rl(
         raise ValueError(
             f"{out.name}.quotas: {prompts} prompts a step for {out.peers.world_size} processes. Fix: raise them"
         )
-    policy = load_policy(inputs, engine)
+    policy, source = load_trained_policy(inputs, engine, out, lora=lora, recompute=recompute), inputs["model"].path
     network = policy.model
-    reference = copy.deepcopy(network).requires_grad_(False) if algorithm.needs_reference(beta) else None
+    reference = make_reference(network, policy.decoder) if algorithm.needs_reference(beta) else None
     total = algorithm.critic_warmup + steps
     schedule = partial(linear, warmup=warmup, floor=lr_floor)
     trained = optimizer(network.named_parameters(), lr=lr)
@@ -107,7 +112,7 @@ def rl(
     updater = Updater(
         algorithm=algorithm,
         decoder=policy.decoder,
-        reference=None if reference is None else make_decoder(reference),
+        reference=None if reference is None else reference.decoder,
         learner=learner,
         peers=out.peers,
         minibatches=minibatches,
@@ -152,7 +157,7 @@ def rl(
             run.save(step + 1)
         if stopping and step + 1 < total:
             out.raise_if_stopping()
-    return run.close()
+    return run.close(lora, source)
 
 
 def rl_check(
@@ -230,7 +235,7 @@ class _Run:
     def refresh_reference(self, step: int) -> None:
         """R1 replaces the reference by the policy every so many steps (arXiv:2501.12948)."""
         if self.reference is not None and self.updater.algorithm.refreshes_reference(step):
-            self.reference.load_state_dict(self.policy.model.state_dict())
+            self.reference.refresh(self.policy.model)
 
     def log(
         self,
@@ -256,9 +261,9 @@ class _Run:
             write_rows(self.out.path / "rollouts" / f"step-{number:06d}.parquet", kept)
         self.records.clear()
         tensors, state = self.updater.learner.state()
-        models = {"model": self.policy.model.state_dict(), "learner": tensors}
+        models = {"model": trained_state(self.policy.model), "learner": tensors}
         if self.reference is not None and self.updater.algorithm.ref_refresh_every:
-            models["reference"] = self.reference.state_dict()
+            models["reference"] = self.reference.state()
         curricula = {name: curriculum.state() for name, curriculum in self.curricula.items()}
         rest = {
             "learner": state,
@@ -277,14 +282,14 @@ class _Run:
         """Continue from the last checkpoint, if there is one; returns the step to do next."""
         if (saved := load_latest(self.out)) is None:
             return 0
-        self.policy.model.load_state_dict(saved.tensors["model"])
+        load_trained_state(self.policy.model, saved.tensors["model"])
         self.policy.engine.load(self.policy.model.state_dict())
         self.updater.learner.load_state(saved.tensors["learner"], saved.state["learner"])
         self.updater.state = saved.state["algorithm"]
         if self.updater.critic is not None:
             self.updater.critic.load_state(saved.tensors, saved.state["critic"])
         if "reference" in saved.tensors:
-            self.reference.load_state_dict(saved.tensors["reference"])
+            self.reference.load_state(saved.tensors["reference"])
         for name, curriculum in self.curricula.items():
             curriculum.load_state(saved.state["curricula"][name])
         if "reward" in saved.state:
@@ -292,10 +297,10 @@ class _Run:
         self.last = saved.state["last"]
         return saved.step
 
-    def close(self) -> dict[str, float]:
+    def close(self, lora: Lora | None, source: Path) -> dict[str, float]:
         """Write what later stages read; returns the metrics of the last step."""
         if self.out.peers.is_main:
             write_json(self.out.path / "curriculum.json", {name: c.describe() for name, c in self.curricula.items()})
             publish_verdicts(self.out)
-            save_model(self.policy.model, self.policy.tokenizer, self.out.path / "model")
+            save_trained(self.policy.model, self.policy.tokenizer, self.out.path, lora=lora, source=source)
         return {"steps": float(self.steps), **self.last}

@@ -17,7 +17,7 @@ from components.losses.aggregate import GlobalCounts
 from components.losses.policy import Algorithm
 from components.losses.value import Critic, summarise_values, value_loss, value_stats
 from components.models.learner import Learner
-from components.models.lora import Lora
+from components.models.lora import Lora, has_adapters
 from components.models.value_head import ValueModel
 from components.rng import derive
 from components.rollout.batch import Batch, micro_batches
@@ -62,7 +62,7 @@ class CriticSetup:
                     f"({len(policy.tokenizer)} tokens); the critic reads the policy's tokens. "
                     "Fix: take a model of the same family, or leave critic.source null"
                 )
-        return self.lora.wrap(model, seed) if self.lora else model
+        return self.lora.wrap(model, seed) if self.lora and not has_adapters(model) else model
 
 
 @dataclass(frozen=True)

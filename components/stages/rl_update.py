@@ -18,6 +18,7 @@ from components.losses.policy import Algorithm
 from components.losses.value import value_targets
 from components.models.learner import Learner
 from components.models.logprobs import token_logprobs_and_entropy
+from components.models.projections import to_device
 from components.rollout.batch import Batch, make_batch, micro_batches
 from components.runtime import Peers
 from components.stages.rl_critic import CriticTrainer, Lesson
@@ -92,6 +93,7 @@ class Updater:
             entropy=self.algorithm.needs_entropy,
         )
         spread = partial(torch.zeros(batch.ids.shape).masked_scatter, batch.mask)
+        flat, entropy = to_device(batch.mask.device, flat, entropy)  # what is computed of them is small
         return spread(flat), spread(entropy) if self.algorithm.needs_entropy else None
 
 

@@ -13,14 +13,15 @@ from torch import Tensor
 from components.artifacts import read_jsonl
 from components.losses.aggregate import GlobalCounts
 from components.losses.sft import nll
-from components.models.batching import batches, shifted
+from components.models.adapt import load_trainable, save_trained
+from components.models.batching import batches, shifted, split_by_tokens
 from components.models.chat import Encoded, encode_examples
 from components.models.decoder import make_decoder
-from components.models.learner import Learner
-from components.models.load import load_model, save_model
+from components.models.learner import Learner, Loss
 from components.models.logprobs import token_logprobs
+from components.models.lora import Lora
 from components.models.schedule import cosine
-from components.rng import stream
+from components.rng import derive, stream
 from components.runtime import Inputs, Out
 from components.stages.train import train
 from components.types import Example
@@ -38,8 +39,11 @@ def sft(
     epochs: int = 2,
     batch_size: int = 32,
     lr: float = 2e-3,
+    lora: Lora | None = None,
+    recompute: bool = False,
     max_examples: int | None = None,
     token_exact: bool = True,
+    micro_batch_tokens: int = 16384,
     log_every: int = 20,
     checkpoint_every: int = 100,
 ) -> dict[str, float]:
@@ -51,14 +55,18 @@ def sft(
         files: input name → files of examples in it.
         optimizer: ``(named_parameters, lr=…)`` → optimiser.
         batch_size: examples per step, over all processes.
+        lora: train low-rank adapters beside frozen weights instead of all weights.
+        recompute: activations instead of keeping them, see `load_trainable`.
         max_examples: train on so many of them, drawn at random.
         token_exact: train on the tokens that were sampled; False tokenises the text again, for a model with another
             tokenizer (distillation).
+        micro_batch_tokens: padded tokens per backward pass; does not change results beyond rounding.
 
     Raises:
         ValueError: no examples.
     """
-    network, tokenizer = load_model(inputs["model"].path / "model")
+    source = inputs["model"].path
+    network, tokenizer = load_trainable(source, lora, derive(out.seed, out.name), recompute=recompute, say=out.say)
     encoded = encode_examples(tokenizer, _examples(inputs, out, files, max_examples, token_exact))
     lengths = [len(example) for example in encoded]
     plan = [part for epoch in range(epochs) for part in batches(lengths, batch_size, (out.seed, out.name, epoch))]
@@ -66,13 +74,18 @@ def sft(
     learner = Learner(network.named_parameters(), optimizer(network.named_parameters(), lr=lr), schedule, out.peers)
     decoder = make_decoder(network)
 
-    def loss_of_step(step: int) -> Tensor:
-        chosen = [encoded[i] for i in plan[step]]
-        return example_loss(decoder, out.peers.shard(chosen), sum(sum(e.mask) for e in chosen), tokenizer.pad_token_id)
+    def losses_of_step(step: int) -> list[Loss]:
+        trained = sum(sum(encoded[i].mask) for i in plan[step])
+        mine, pad = out.peers.shard(plan[step]), tokenizer.pad_token_id
+        whole = len(mine) * max((lengths[i] for i in mine), default=0) <= micro_batch_tokens
+        parts = [mine] if whole else split_by_tokens(mine, lengths, micro_batch_tokens)
+        return [partial(example_loss, decoder, [encoded[i] for i in part], trained, pad) for part in parts]
 
-    loss = train(out, network, learner, len(plan), loss_of_step, log_every=log_every, checkpoint_every=checkpoint_every)
+    loss = train(
+        out, network, learner, len(plan), losses_of_step, log_every=log_every, checkpoint_every=checkpoint_every
+    )
     if out.peers.is_main:
-        save_model(network, tokenizer, out.path / "model")
+        save_trained(network, tokenizer, out.path, lora=lora, source=source)
     return {"loss": loss, "examples": float(len(encoded)), "steps": float(len(plan)), "epochs": float(epochs)}
 
 

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from components.artifacts import read_jsonl
+from components.models.adapt import load_trainable
 from components.models.chat import render_all
 from components.models.decoder import make_decoder
 from components.models.load import load_model
+from components.models.lora import Lora
+from components.rng import derive
 from components.rollout.collect import collect
 from components.rollout.sampling import Sampling
 from components.runtime import Inputs, Out
@@ -55,7 +58,20 @@ class Policy:
 
 def load_policy(inputs: Inputs, engine: Callable[..., Any], source: str = "model") -> Policy:
     """The model of an input artifact, with an engine on it."""
-    model, tokenizer = load_model(inputs[source].path / "model")
+    return make_policy(*load_model(inputs[source].path / "model"), engine)
+
+
+def load_trained_policy(
+    inputs: Inputs, engine: Callable[..., Any], out: Out, *, lora: Lora | None, recompute: bool
+) -> Policy:
+    """`load_policy` of what the stage is going to train; with ``lora`` these are adapters."""
+    seed = derive(out.seed, out.name)
+    model, tokenizer = load_trainable(inputs["model"].path, lora, seed, recompute=recompute, say=out.say)
+    return make_policy(model, tokenizer, engine)
+
+
+def make_policy(model: Any, tokenizer: Any, engine: Callable[..., Any]) -> Policy:
+    """A model with its forward passes and an engine."""
     decoder = make_decoder(model)
     return Policy(model, tokenizer, decoder, engine(decoder, tokenizer))
 

@@ -116,7 +116,8 @@ class Torchrun:
     """Runs a stage in ``processes`` processes of ``threads`` threads each; gloo on CPU, NCCL on GPU.
 
     Args:
-        device: "cpu", "cuda" or "auto"; with CUDA every process has a device of its own.
+        device: "cpu", "cuda" or "auto"; with CUDA every process has a device of its own. "mps": Apple's GPU, one
+            process; for models with transformers' own forward, and not tested.
         deterministic: choose deterministic kernels where torch has them.
         collective_timeout_s: how long a rank waits for its peers before it fails.
     """
@@ -132,12 +133,12 @@ class Torchrun:
         for name in ("processes", "threads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"launcher.{name} must be at least 1, got {getattr(self, name)}")
-        if self.device not in ("cpu", "cuda", "auto"):
-            raise ValueError(f"launcher.device must be cpu, cuda or auto, got {self.device}")
+        if self.device not in ("cpu", "cuda", "mps", "auto"):
+            raise ValueError(f"launcher.device must be cpu, cuda, mps or auto, got {self.device}")
 
     def slots(self, capacity: int) -> int:
         """Cores occupied; with a GPU asked for, everything: two stages do not share its memory."""
-        return capacity if self.device == "cuda" else min(self.processes * self.threads, capacity)
+        return capacity if self.device in ("cuda", "mps") else min(self.processes * self.threads, capacity)
 
     def __call__(self, spec: StageSpec, parents: Inputs, claim: Claim, context: Context, /) -> dict[str, Any]:
         emit, stop = context.emit, context.stop
@@ -173,6 +174,8 @@ class Torchrun:
 def torchrun_check(settings: Mapping[str, Any]) -> list[str]:
     """What preflight can say: the devices that are asked for are there."""
     processes = settings.get("processes", 2)
+    if settings.get("device") == "mps" and processes > 1:
+        return [f"device: mps is one device for {processes} processes. Fix: set launcher.processes=1"]
     if settings.get("device") != "cuda" or (found := cuda_devices()) is None or found >= processes:
         return []
     fix = f"processes={found} uses what there is" if found else "set launcher.device=cpu, or auto"

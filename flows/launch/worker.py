@@ -35,7 +35,7 @@ class Job:
         inputs: input name → fields of the parent's `StageArtifact`.
         draft: the directory to write to.
         rendezvous: a file path no other job uses, where the ranks find each other.
-        device: "cpu", "cuda" or "auto" (cuda where there is one).
+        device: "cpu", "cuda", "mps" or "auto" (cuda where there is one).
         collective_timeout_s: how long a rank waits for its peers.
         allow: packages that components may come from.
     """
@@ -178,6 +178,8 @@ def _log_to(file: Path) -> None:
 @contextlib.contextmanager
 def _peers(job: Job, rank: int) -> Iterator[Peers]:
     """Threads, device and process group of one rank."""
+    if job.device == "mps":
+        os.environ["R1FLOW_DEVICE"] = "mps"  # models go there; see components.models.load.default_device
     device = _set_up_torch(job, rank) if job.world_size > 1 or "torch" in sys.modules else "cpu"
     if job.world_size == 1:
         yield Peers()

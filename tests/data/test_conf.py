@@ -10,10 +10,23 @@ from omegaconf import OmegaConf
 
 from components.data.builtin import Builtin
 from components.data.gym import ReasoningGym
-from components.data.readers import Hub, Jsonl
+from components.data.programs import Programs
+from components.data.readers import Hub
+from components.data.safety import SafetyPrompts
 from components.data.tables import Table
 
 CONF = Path(__file__).parents[2] / "conf" / "data"
+EXPECTED = {
+    "builtin": Builtin,
+    "gsm8k": Table,
+    "hub": Table,
+    "humaneval_style": Programs,
+    "jsonl": Table,
+    "math": Table,
+    "pairs": Table,
+    "reasoning_gym": ReasoningGym,
+    "xstest": SafetyPrompts,
+}
 
 
 @pytest.mark.parametrize(
@@ -23,13 +36,14 @@ CONF = Path(__file__).parents[2] / "conf" / "data"
 )
 def test_every_option_is_built(file: Path) -> None:
     node = OmegaConf.load(file)
-    if OmegaConf.is_missing(OmegaConf.select(node, "reader") or OmegaConf.create(), "path"):
-        node.reader.path = "questions.jsonl"
+    if OmegaConf.is_missing(node, "path"):
+        node.path = "questions.jsonl"
+    elif "reader" in node and OmegaConf.is_missing(node.reader, "name"):
+        node.reader.name = "org/name"
     source = instantiate(node)
-    expected = {"builtin": Builtin, "jsonl": Table, "hub": Table, "reasoning_gym": ReasoningGym}
-    assert type(source) is expected[file.stem]
-    if isinstance(source, Table):
-        assert type(source.reader) is {"jsonl": Jsonl, "hub": Hub}[file.stem]
+    assert type(source) is EXPECTED[file.stem]
+    if node.get("path") is None and "reader" in node:
+        assert type(source.reader) is Hub
 
 
 def test_the_default_option_has_the_defaults_of_the_class() -> None:

@@ -79,7 +79,7 @@ def test_columns_traces_levels_and_pairs_are_mapped(tmp_path: Path) -> None:
         task = by_id[example.task_id]
         assert example.response == f"<think>add one</think><answer>{task.answer}</answer>"
         assert is_right(task, example.response)
-    assert corpus.preferences[0].rejected == "no"
+    assert corpus.preferences[0].rejected == "<think></think><answer>no</answer>"  # without tags: an empty thought
     held_out = {task.id for split in ("test", "dev") for task in corpus.tasks[split]}
     assert held_out.isdisjoint(example.task_id for example in corpus.cold_start)
     assert any(line.startswith("0 + 1 ? add one 1") for line in corpus.pretrain) or "0 + 1 ?" in {

@@ -41,7 +41,7 @@ def test_every_target_exists_and_takes_its_settings(file: Path) -> None:
     for node in nodes(yaml.safe_load(file.read_text())):
         module, _, attribute = node["_target_"].rpartition(".")
         signature = inspect.signature(getattr(importlib.import_module(module), attribute))
-        settings = {key: value for key, value in node.items() if not key.startswith("_")}
+        settings = {k: value for k, value in node.items() if not k.startswith("_") and k != "defaults"}
         if list(signature.parameters)[:2] == ["inputs", "out"]:
             settings |= {"out": None}  # the runner's; `inputs` is a key of the stage's node as well
             settings.setdefault("inputs", {})

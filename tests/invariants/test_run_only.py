@@ -51,7 +51,7 @@ ROOT = Path(__file__).parents[2]
 Settings = Callable[..., dict[str, Any]]
 TRIED = {
     "components.stages.rl.rl": {"checkpoint_every", "micro_batch_tokens"},
-    "components.stages.sft.sft": {"checkpoint_every", "log_every"},
+    "components.stages.sft.sft": {"checkpoint_every", "log_every", "micro_batch_tokens"},
     "components.stages.base_model.base_model": {"checkpoint_every", "log_every"},
     "components.stages.reward_model.reward_model": {"checkpoint_every", "log_every"},
     "components.stages.dpo.dpo": {"checkpoint_every", "log_every"},  # in tests/stages/test_dpo.py; the same loop

