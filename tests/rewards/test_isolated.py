@@ -199,7 +199,7 @@ def test_a_deadline_does_not_run_while_the_machine_gives_the_process_no_core(my_
     busy = "while True: pass"
     term = isolated(partial(my_rewards.works, cpu_s=0.25), seconds=0.4, workers=1)
     term.batch(pairs())
-    load = [subprocess.Popen([sys.executable, "-c", busy]) for _ in range(os.cpu_count() or 1)]
+    load = [subprocess.Popen([sys.executable, "-c", busy]) for _ in range(4 * (os.cpu_count() or 1))]
     try:
         began = time.monotonic()
         [score] = term.batch(pairs())
@@ -209,7 +209,8 @@ def test_a_deadline_does_not_run_while_the_machine_gives_the_process_no_core(my_
             process.kill()
             process.wait()
     assert score.outcome == "scored"
-    assert took > 0.4  # so that the wall clock would have ended it
+    if took <= 0.4:
+        pytest.skip("the machine gave the process a core all the same: the wall clock would not have ended it either")
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_a_run_that_builds_nothing_starts_nothing(tmp_path):
 
 def test_the_next_run_that_builds_records_what_waited(tmp_path):
     store = Store()
-    for events in ((START, REUSED, END), ({**START, "run": "r-2"}, BUILDING, END)):
+    for events in ((START, REUSED, END), ({**START, "run": "r-2"}, BUILDING, {**END, "run": "r-2"})):
         listen = tracker(store, tmp_path)
         for event in events:
             listen(event)
