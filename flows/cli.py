@@ -130,10 +130,15 @@ def _define_run(parser: argparse.ArgumentParser) -> None:
         "-m", "--multirun", action="store_true", help="run every combination of values separated by commas"
     )
     parser.add_argument(
-        "-j", "--jobs", type=_positive, default=1, metavar="N", help="runs at a time with -m (default 1)"
+        "-j", "--jobs", type=_positive, metavar="N", help="runs at a time with -m (default: sweep.launcher's, 1)"
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="show failures and the result only")
+    parser.add_argument(
+        "--json", action="store_true", help="print one line of JSON at the end: state, objective, stages; all else to stderr"
+    )
     parser.add_argument("--sweep", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--leash", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--events-to", type=int, metavar="FD", help=argparse.SUPPRESS)
 
 
 def _define_artifacts(parser: argparse.ArgumentParser) -> None:
@@ -156,6 +161,9 @@ def _define_report(parser: argparse.ArgumentParser) -> None:
         "run", nargs="?", help="id of a run or sweep, or a part of it; default: the latest run that has a report"
     )
     parser.add_argument("--metric", default="pass@1", metavar="NAME", help="of a sweep's table (default pass@1)")
+    parser.add_argument(
+        "--against", default="first", metavar="ARM", help="arm of a sweep the others are tested against: first, best, LABEL"
+    )
 
 
 def _define_doctor(parser: argparse.ArgumentParser) -> None:
@@ -201,10 +209,16 @@ def _run(options: argparse.Namespace) -> int:
     if options.multirun:
         from flows.sweep import run_sweep
 
-        return run_sweep(options.overrides, options.config_dir, jobs=options.jobs, quiet=options.quiet)
+        shown = {"quiet": options.quiet, "as_json": options.json}
+        return run_sweep(options.overrides, options.config_dir, jobs=options.jobs, **shown)
+    from flows.leash import EventStream, stop_when_input_ends
     from flows.run import run
 
-    return run(options.overrides, options.config_dir, quiet=options.quiet, sweep=options.sweep)
+    if options.leash:
+        stop_when_input_ends()
+    stream = None if options.events_to is None else EventStream(options.events_to)
+    shown = {"quiet": options.quiet, "as_json": options.json, "listener": stream}
+    return run(options.overrides, options.config_dir, sweep=options.sweep, **shown)
 
 
 def _plan(options: argparse.Namespace) -> int:
@@ -247,7 +261,7 @@ def _report(options: argparse.Namespace) -> int:
 
     console = _console()
     if options.run and (sweep := find_sweep(options.artifacts, options.run)):
-        if show_sweep(options.artifacts, sweep, options.metric):
+        if show_sweep(options.artifacts, sweep, options.metric, options.against):
             return 0
         print(
             f"report: no run of sweep {sweep} has a report. Fix: wait for one, or look at r1flow status.",

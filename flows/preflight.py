@@ -20,6 +20,7 @@ from flows.build import ALLOWED, is_allowed
 from flows.checks import component_problems, figure_problems
 from flows.errors import BadInput, Problem, did_you_mean, errors, short
 from flows.launch import make_launcher
+from flows.objective import read_objective
 from flows.place import store_problems
 from flows.signature import NoSuchTarget, Signature, read_signature
 from flows.stage import StageSpec
@@ -88,6 +89,10 @@ def preflight_run(config: Config) -> None:
             Problem(where, "orchestrator", "no such orchestrator", got=name, fix=did_you_mean(str(name), ORCHESTRATORS))
         )
     problems += _cache_problems(root.get("cache"))
+    try:
+        read_objective(root.get("objective"))
+    except BadInput as error:
+        problems += error.problems
     if problems:
         raise BadInput(problems)
     if isinstance(tracking := root.get("tracking"), Mapping) and tracking:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import sys
@@ -16,6 +17,7 @@ from flows.compose import Config, compose
 from flows.content import with_content
 from flows.errors import Problem
 from flows.notes import notes
+from flows.objective import read_objective
 from flows.preflight import preflight, preflight_run
 from flows.redact import redact
 from flows.stage import StageSpec, run_stage
@@ -60,8 +62,21 @@ def prepare(overrides: Sequence[str], config_dir: Path | None = None) -> Prepare
     return Prepared(config, specs, warnings)
 
 
-def run(overrides: Sequence[str], config_dir: Path | None = None, *, quiet: bool = False, sweep: str = "") -> int:
+def run(
+    overrides: Sequence[str],
+    config_dir: Path | None = None,
+    *,
+    quiet: bool = False,
+    sweep: str = "",
+    as_json: bool = False,
+    listener: Listener | None = None,
+) -> int:
     """Run a pipeline; the exit code: 0, 1 if a stage failed, 130 or 143 if it was interrupted.
+
+    Args:
+        sweep: ``id/number`` of the sweep's run that this is.
+        as_json: print one line of JSON, `outcome`, and all else to standard error.
+        listener: hears the events too.
 
     Raises: BadInput, before anything was built.
     """
@@ -92,8 +107,9 @@ def run(overrides: Sequence[str], config_dir: Path | None = None, *, quiet: bool
     state, code = "failed", 1
     try:
         tracker = build(prepared.config.root.get("tracking") or None, allow=(*ALLOWED, *prepared.allow))
-        view = ConsoleView(quiet=quiet)
+        view = ConsoleView(quiet=quiet, file=sys.stderr if as_json else None)
         listeners = [record, view, EventLog(record.directory / "events.jsonl"), *([tracker] if tracker else [])]
+        listeners += [listener] if listener is not None else []
         header = _header(prepared, record)
         with (
             Stop().installed() as stop,
@@ -115,8 +131,23 @@ def run(overrides: Sequence[str], config_dir: Path | None = None, *, quiet: bool
         state, code = result.state, result.exit_code
         _summarise(record.content, view)
     finally:
-        record.finish(state, code)
+        record.finish(state, code, read_objective(prepared.config.root.get("objective")).of(record.content))
+    if as_json:
+        print(json.dumps(outcome(record.content), default=str), flush=True)
     return code
+
+
+def outcome(content: Mapping[str, Any]) -> dict[str, Any]:
+    """What a program wants to know of a run that has ended, from its record.
+
+    ``objective`` is {value, terms, direction, problem}; ``stages`` name → {state, path, metrics}; ``report`` the page.
+    """
+    stages = {
+        name: {key: stage.get(key) for key in ("state", "path", "metrics") if stage.get(key) is not None}
+        for name, stage in content["stages"].items()
+    }
+    keys = ("id", "pipeline", "seed", "state", "exit", "sweep", "addresses", "objective")
+    return {**{key: content.get(key) for key in keys}, "report": report_page(content), "stages": stages}
 
 
 def _orchestrated(prepared: Prepared, run: str, events: Any) -> contextlib.AbstractContextManager[None]:
@@ -135,11 +166,25 @@ def _header(prepared: Prepared, record: Any) -> dict[str, Any]:
         "pipeline": prepared.config.pipeline,
         "seed": prepared.config.root.get("seed", 0),
         "sweep": record.content["sweep"],
+        "arm": _arm(prepared.artifacts, record.content["sweep"]),
+        "git": record.content["git"],
+        "config": record.content["config"],
         "overrides": record.content["overrides"],
         "choices": record.content["choices"],
         "stages": [spec.name for spec in prepared.specs],
         "params": {spec.name: spec.settings for spec in prepared.specs},
     }
+
+
+def _arm(artifacts: Path, sweep: str) -> str:
+    """What tells this run from the others of its sweep; "" outside one."""
+    from flows.sweep.record import read_runs
+
+    name, _, number = sweep.rpartition("/")
+    try:
+        return read_runs(artifacts, name)[int(number)]["overrides"] if name else ""
+    except (OSError, ValueError, LookupError):
+        return ""
 
 
 def _told(listener: Listener, header: Mapping[str, Any]) -> Listener:
@@ -165,20 +210,21 @@ def _summarise(content: Mapping[str, Any], view: Any) -> None:
 
 def show_report(content: Mapping[str, Any], console: Any) -> bool:
     """Print a run's evaluation table and the path of its report; False if it has none."""
-    import json
-
     from components.tracking.console import console_table
 
-    for stage in content["stages"].values():
-        page = Path(stage.get("path") or "/nonexistent") / "report.html"
-        if not page.is_file():
-            continue
-        summary = page.with_name("summary.json")
-        if summary.is_file():
-            console.print(console_table(json.loads(summary.read_text(encoding="utf-8"))))
-        console.print(f"Report: {page}", markup=False, highlight=False, soft_wrap=True)
-        return True
-    return False
+    if (page := report_page(content)) is None:
+        return False
+    summary = page.with_name("summary.json")
+    if summary.is_file():
+        console.print(console_table(json.loads(summary.read_text(encoding="utf-8"))))
+    console.print(f"Report: {page}", markup=False, highlight=False, soft_wrap=True)
+    return True
+
+
+def report_page(content: Mapping[str, Any]) -> Path | None:
+    """The report of a run, if it has one."""
+    pages = (Path(stage.get("path") or "/nonexistent") / "report.html" for stage in content["stages"].values())
+    return next((page for page in pages if page.is_file()), None)
 
 
 def _quiet_libraries() -> None:

@@ -131,9 +131,11 @@ class RunRecord:
         elif isinstance(event.get("address"), Mapping):
             self._update(self.content["addresses"], {str(k): str(v) for k, v in event["address"].items()})
 
-    def finish(self, state: str, exit_code: int) -> None:
-        """Write how the run ended and release the lock."""
-        self._update(self.content, {"state": state, "exit": exit_code, "ended": _now()})
+    def finish(self, state: str, exit_code: int, objective: Mapping[str, Any] | None = None) -> None:
+        """Write how the run ended, and what it is worth, and release the lock."""
+        self._update(
+            self.content, {"state": state, "exit": exit_code, "ended": _now(), "objective": dict(objective or {})}
+        )
         self._lock.close()
 
     def _update(self, part: dict[str, Any], changes: Mapping[str, Any]) -> None:
