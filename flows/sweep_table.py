@@ -79,13 +79,14 @@ def show_sweep(artifacts: Path, sweep: str, metric: str = "pass@1", against: str
     from flows.sweep.tables import console_tables, markdown_summary
 
     arms = sweep_arms(artifacts, sweep, metric)
-    if not any(arm.seeds for arm in arms):
-        return False
     summary = write_summary(artifacts, sweep, against)
+    if not any(arm.seeds for arm in arms) and summary["objective"] is None:
+        return False
     file = artifacts / "sweeps" / sweep / "table.md"
     file.write_text(markdown_table(metric, arms) + markdown_summary(summary), encoding="utf-8")
     console = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
-    console.print(_console_table(f"sweep {sweep}: {metric}", arms))
+    if any(arm.seeds for arm in arms):
+        console.print(_console_table(f"sweep {sweep}: {metric}", arms))
     for part in console_tables(summary):
         console.print(part)
     console.print(f"Table: {file}", markup=False, soft_wrap=True)

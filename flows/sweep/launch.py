@@ -105,31 +105,40 @@ def _requested(file: str) -> list[int]:
         return []
 
 
-def make_launcher(node: Mapping[str, Any] | None, jobs: int | None, directory: Path, allow: Sequence[str]) -> Any:
-    """The launcher of a sweep, `Local` if the configuration names none.
+def check_launcher(node: Mapping[str, Any] | None, allow: Sequence[str]) -> dict[str, Any]:
+    """The node, `Local` if the configuration names none. Raises: BadInput if it doesn't fit its component."""
+    from flows.errors import BadInput, errors
+    from flows.preflight import check_node
+
+    node = dict(node or {"_target_": f"{PREFIX}.launch.Local"})
+    if problems := errors(check_node("configuration", "sweep.launcher", node, (PREFIX, *allow))[0]):
+        raise BadInput(problems)
+    return node
+
+
+def make_launcher(node: Mapping[str, Any], jobs: int | None, directory: Path) -> SweepLauncher:
+    """The launcher of a sweep.
 
     Args:
         jobs: runs at a time; None leaves it to the node.
         directory: of the sweep, for a launcher that keeps files (it has a parameter ``folder``).
 
-    Raises: BadInput for a node that doesn't fit its component, or a package that is missing.
+    Raises: BadInput if a package is missing.
     """
-    from flows.errors import BadInput, Problem, errors
-    from flows.preflight import check_node
+    from flows.errors import BadInput, Problem
     from flows.signature import read_signature
 
-    node = dict(node or {"_target_": f"{PREFIX}.launch.Local"})
-    if problems := errors(check_node("configuration", "sweep.launcher", node, (PREFIX, *allow))[0]):
-        raise BadInput(problems)
-    target = str(node.pop("_target_"))
-    takes = read_signature(target).parameters
-    given = {"jobs": jobs} if jobs is not None and "jobs" in takes else {}
-    given |= {"folder": str(directory / "launcher")} if "folder" in takes and not node.get("folder") else {}
+    target, takes = str(node["_target_"]), read_signature(str(node["_target_"])).parameters
+    settings = {key: value for key, value in node.items() if not key.startswith("_")}
+    if jobs is not None and "jobs" in takes:
+        settings["jobs"] = jobs
+    if "folder" in takes and not settings.get("folder"):
+        settings["folder"] = str(directory / "launcher")
     module, _, name = target.rpartition(".")
     try:
-        return getattr(importlib.import_module(module), name)(**node, **given)
+        return getattr(importlib.import_module(module), name)(**settings)
     except ImportError as error:
-        fix = f"pip install {error.name or 'what it imports'}, or take the launcher of this machine"
+        fix = f"pip install {error.name or 'what it imports'}, or take the launcher of this machine, sweep=grid"
         raise BadInput(Problem("configuration", "sweep.launcher", f"{error}", got=target, fix=fix)) from error
 
 

@@ -21,7 +21,7 @@ from flows.redact import redact
 from flows.settings import Groups, config_roots
 from flows.signals import Stop
 from flows.sweep.grid import Request, expand, labels, read_request
-from flows.sweep.launch import Job, SweepLauncher, arm_environment, ask_to_stop, make_launcher, run_arm
+from flows.sweep.launch import Job, SweepLauncher, arm_environment, ask_to_stop, check_launcher, make_launcher, run_arm
 from flows.sweep.record import SweepRecord, digest_of, now, opened
 
 _STATES = {0: "done", 130: "interrupted", 143: "interrupted"}
@@ -59,11 +59,12 @@ def run_sweep(
     Raises: BadInput if any run is not fit to run, or the sweep is at work already; then none is started.
     """
     request = read_request(overrides, config_dir)
+    where = check_launcher(request.launcher, request.allow)
     say = _say_to(sys.stderr if as_json else sys.stdout)
     make_source, artifacts, digest = (_search if request.search else _grid)(overrides, request, config_dir)
     more = {"command": [redact(text) for text in overrides], "search": bool(request.search)}
     with opened(artifacts, digest, **more) as (record, is_there), Stop().installed() as stop:
-        launcher = make_launcher(request.launcher, jobs, record.directory, request.allow)
+        launcher = make_launcher(where, jobs, record.directory)
         source = make_source(record)
         kept = record.count("done")
         told = f"going on, {kept} of {source.total} runs are done" if is_there else f"{source.total} runs"

@@ -27,7 +27,8 @@ JOURNAL = "optuna.jsonl"
 
 
 class Optuna:
-    """Settings of a search; the space is what is swept: ``interval(0.01, 1)``, ``tag(log, interval(…))``, ``a,b,c``.
+    """Settings of a search; the space is what is swept: ``interval(0.01,1)``, ``int(interval(1,9))``,
+    ``tag(log,interval(…))``, ``a,b,c``.
 
     Args:
         trials: how many in all.
@@ -105,7 +106,7 @@ def _distribution(key: str, text: str, groups: Groups) -> Any:
     if low is None or high is None or not low < high or (log and low <= 0):
         fix = "write interval(low, high) with low < high; tag(log, interval(…)) needs low > 0"
         raise BadInput(Problem(COMMAND_LINE, text, "is no interval", fix=fix))
-    if isinstance(low, int) and isinstance(high, int) and "float" not in text.replace(" ", ""):
+    if isinstance(low, int) and isinstance(high, int):  # written int(interval(1,20))
         return IntDistribution(low, high, log=log)
     return FloatDistribution(float(low), float(high), log=log)
 

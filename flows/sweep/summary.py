@@ -36,7 +36,7 @@ class ArmRuns:
         runs: how many there are, those without a report too.
         by_seed: seed → metric → estimate {value, low, high, n} of the last evaluated stage.
         answers: seed → file of that evaluation's answers.
-        objectives: seed → the run's objective.
+        objectives: seed → the run's objective; ``maximise`` and ``terms`` say what it is.
     """
 
     label: str
@@ -44,6 +44,8 @@ class ArmRuns:
     by_seed: dict[str, dict[str, Figures]] = field(default_factory=dict)
     answers: dict[str, Path] = field(default_factory=dict)
     objectives: dict[str, float] = field(default_factory=dict)
+    maximise: bool = True
+    terms: Sequence[str] = ()
 
     def values(self, metric: str) -> dict[str, float]:
         return {seed: found[metric]["value"] for seed, found in self.by_seed.items() if metric in found}
@@ -82,8 +84,9 @@ def arm_runs(artifacts: Path, sweep: str) -> list[ArmRuns]:
             folder = record["stages"].get(stages[-1].get("evaluation", ""), {}).get("path")
             if folder and (answers := Path(folder) / "answers.parquet").is_file():
                 arm.answers[seed] = answers
-        if (value := (record.get("objective") or {}).get("value")) is not None:
-            arm.objectives[seed] = value
+        if (worth := record.get("objective") or {}).get("value") is not None:
+            arm.objectives[seed] = worth["value"]
+            arm.maximise, arm.terms = worth["direction"] == "maximise", sorted(worth["terms"])
     return list(arms.values())
 
 
@@ -103,7 +106,7 @@ def summarise(arms: Sequence[ArmRuns], against: str = "first") -> dict[str, Any]
     Returns:
         ``arms``: each label, runs, seeds, objective, ``metrics`` name → {value, low, high, n, over: seeds | prompts} and
         ``against`` name → {effect, low, high, p, p_holm, n, over} (none for the arm tested against); ``reference``, its
-        label; ``pareto``: each x, y, better and ``arms`` label → {on_front, odds, dominated_by}.
+        label; ``objective``: terms, direction, best (an arm) and its value; ``pareto``: each x, y, better and ``arms`` label → {on_front, odds, dominated_by}.
     """
     with_figures = [arm for arm in arms if arm.by_seed]
     reference = _reference(with_figures, against)
@@ -113,7 +116,7 @@ def summarise(arms: Sequence[ArmRuns], against: str = "first") -> dict[str, Any]
             "label": arm.label,
             "runs": arm.runs,
             "seeds": list(arm.by_seed),
-            "objective": _mean(arm.objectives),
+            "objective": _objective(arm),
             "metrics": {name: estimate for name in names if (estimate := _estimate(arm, name))},
             "against": _against(reference, arm, names) if reference and arm is not reference else {},
         }
@@ -121,7 +124,32 @@ def summarise(arms: Sequence[ArmRuns], against: str = "first") -> dict[str, Any]
     ]
     _adjust(rows)
     fronts = [front for name, sign in TRADES if (front := _front(with_figures, name, sign))]
-    return {"reference": reference.label if reference else None, "arms": rows, "pareto": fronts}
+    return {
+        "reference": reference.label if reference else None,
+        "objective": _best(arms),
+        "arms": rows,
+        "pareto": fronts,
+    }
+
+
+def _objective(arm: ArmRuns) -> dict[str, Any] | None:
+    from components.evaluation.arms import over_seeds  # numpy
+
+    if not arm.objectives:
+        return None
+    values = dict(enumerate(arm.objectives.values()))
+    return {**over_seeds(values, share=False).to_json(), "over": "seeds"}
+
+
+def _best(arms: Sequence[ArmRuns]) -> dict[str, Any] | None:
+    """What the objective is, and the arm with the best mean of it: {terms, direction, best, value}."""
+    having = {arm.label: mean for arm in arms if (mean := _mean(arm.objectives)) is not None}
+    if not having:
+        return None
+    one = next(arm for arm in arms if arm.label in having)
+    best = (max if one.maximise else min)(having, key=having.__getitem__)
+    direction = "maximise" if one.maximise else "minimise"
+    return {"terms": list(one.terms), "direction": direction, "best": best, "value": having[best]}
 
 
 def _reference(arms: Sequence[ArmRuns], against: str) -> ArmRuns | None:

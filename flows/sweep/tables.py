@@ -8,6 +8,7 @@ from typing import Any
 _WHOLE = ("length",)
 _METRICS = "Means over seeds with 95 % intervals (Student's t); over prompts where there is one seed (marked °)."
 _TESTS = "Paired by seed (Student's t), over prompts where there is one seed (°); p by Holm over all tests shown."
+_OBJECTIVE = "Means over seeds with 95 % intervals (Student's t), the best first."
 _FRONTS = (
     "An arm is on the front if no other is at least as good in both and better in one; its odds are how often that "
     "holds when the means are drawn from what the seeds (with one seed: the prompts) say of them."
@@ -41,6 +42,12 @@ def console_tables(summary: Mapping[str, Any]) -> Iterator[Any]:
 def _tables(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[str], list[list[str]], str]]:
     arms: Sequence[Mapping[str, Any]] = summary["arms"]
     names = list(dict.fromkeys(name for arm in arms for name in arm["metrics"]))
+    worth = summary["objective"]
+    if worth and not set(worth["terms"]) <= set(names):
+        ranked = sorted((arm for arm in arms if arm["objective"]), key=lambda arm: arm["objective"]["value"])
+        ranked = ranked[::-1] if worth["direction"] == "maximise" else ranked
+        rows = [[arm["label"], _estimate(arm["objective"], "objective")] for arm in ranked]
+        yield f"Objective ({worth['direction']} {', '.join(worth['terms'])})", ["", "objective"], rows, _OBJECTIVE
     if not names:
         return
     value = [[arm["label"], *(_estimate(arm["metrics"].get(name), name) for name in names)] for arm in arms]
