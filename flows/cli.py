@@ -134,7 +134,9 @@ def _define_run(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="show failures and the result only")
     parser.add_argument(
-        "--json", action="store_true", help="print one line of JSON at the end: state, objective, stages; all else to stderr"
+        "--json",
+        action="store_true",
+        help="print one line of JSON at the end: state, objective, stages; all else to stderr",
     )
     parser.add_argument("--sweep", default="", help=argparse.SUPPRESS)
     parser.add_argument("--leash", action="store_true", help=argparse.SUPPRESS)
@@ -162,7 +164,10 @@ def _define_report(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--metric", default="pass@1", metavar="NAME", help="of a sweep's table (default pass@1)")
     parser.add_argument(
-        "--against", default="first", metavar="ARM", help="arm of a sweep the others are tested against: first, best, LABEL"
+        "--against",
+        default="first",
+        metavar="ARM",
+        help="arm of a sweep the others are tested against: first, best, LABEL",
     )
 
 

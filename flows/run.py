@@ -166,7 +166,7 @@ def _header(prepared: Prepared, record: Any) -> dict[str, Any]:
         "pipeline": prepared.config.pipeline,
         "seed": prepared.config.root.get("seed", 0),
         "sweep": record.content["sweep"],
-        "arm": _arm(prepared.artifacts, record.content["sweep"]),
+        **_of_sweep(prepared.artifacts, record.content["sweep"]),
         "git": record.content["git"],
         "config": record.content["config"],
         "overrides": record.content["overrides"],
@@ -176,15 +176,16 @@ def _header(prepared: Prepared, record: Any) -> dict[str, Any]:
     }
 
 
-def _arm(artifacts: Path, sweep: str) -> str:
-    """What tells this run from the others of its sweep; "" outside one."""
-    from flows.sweep.record import read_runs
+def _of_sweep(artifacts: Path, sweep: str) -> dict[str, Any]:
+    """What tells this run from the others of its sweep, and who runs that; nothing outside one."""
+    from flows.sweep.record import read_sweep
 
     name, _, number = sweep.rpartition("/")
     try:
-        return read_runs(artifacts, name)[int(number)]["overrides"] if name else ""
+        content = read_sweep(artifacts, name) if name else {}
+        return {"arm": content["runs"][int(number)]["overrides"], "sweep_process": content.get("process", "")}
     except (OSError, ValueError, LookupError):
-        return ""
+        return {}
 
 
 def _told(listener: Listener, header: Mapping[str, Any]) -> Listener:

@@ -12,7 +12,7 @@ from flows.errors import BadInput, Problem, did_you_mean
 from flows.objective import evaluations
 from flows.runs import list_runs
 from flows.sweep.grid import is_seed
-from flows.sweep.record import read_runs
+from flows.sweep.record import read_sweep
 from flows.sweep.summary import latest_records
 
 Figures = Mapping[str, float]
@@ -61,7 +61,7 @@ def sweep_arms(artifacts: Path, sweep: str, metric: str = "pass@1") -> list[Arm]
     """
     records = latest_records(artifacts, sweep)
     arms: dict[str, list[dict[str, Any]]] = {}
-    for number, run in enumerate(read_runs(artifacts, sweep)):
+    for number, run in enumerate(read_sweep(artifacts, sweep)["runs"]):
         label = " ".join(text for text in run["overrides"].split(" ") if not is_seed(text))
         arms.setdefault(label or "(no change)", []).append(records.get(number, {}))
     known: set[str] = set()

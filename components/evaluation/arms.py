@@ -66,9 +66,7 @@ def paired_by_seed(before: BySeed, after: BySeed) -> Change | None:
 
 def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
     """Whether ``one`` is nowhere worse and somewhere better; more is better in every coordinate."""
-    return all(a >= b for a, b in zip(one, other, strict=True)) and any(
-        a > b for a, b in zip(one, other, strict=True)
-    )
+    return all(a >= b for a, b in zip(one, other, strict=True)) and any(a > b for a, b in zip(one, other, strict=True))
 
 
 def pareto(points: Mapping[str, Sequence[float]]) -> dict[str, list[str]]:

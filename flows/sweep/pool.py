@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from components.artifacts import ArtifactStore
+from components.tracking.processes import process_mark
 from flows.compose import compose
 from flows.errors import BadInput, Problem
 from flows.redact import redact
@@ -23,6 +24,8 @@ from flows.signals import Stop
 from flows.sweep.grid import Request, expand, labels, read_request
 from flows.sweep.launch import Job, SweepLauncher, arm_environment, ask_to_stop, check_launcher, make_launcher, run_arm
 from flows.sweep.record import SweepRecord, digest_of, now, opened
+from flows.sweep.summary import track_sweep, write_summary
+from flows.sweep_table import show_sweep
 
 _STATES = {0: "done", 130: "interrupted", 143: "interrupted"}
 _POLL_S = 0.05
@@ -62,7 +65,7 @@ def run_sweep(
     where = check_launcher(request.launcher, request.allow)
     say = _say_to(sys.stderr if as_json else sys.stdout)
     make_source, artifacts, digest = (_search if request.search else _grid)(overrides, request, config_dir)
-    more = {"command": [redact(text) for text in overrides], "search": bool(request.search)}
+    more = {"command": [redact(text) for text in overrides], "search": bool(request.search), "process": process_mark()}
     with opened(artifacts, digest, **more) as (record, is_there), Stop().installed() as stop:
         launcher = make_launcher(where, jobs, record.directory)
         source = make_source(record)
@@ -76,21 +79,15 @@ def run_sweep(
             pool.run()
         finally:
             launcher.close()
-        return _end(artifacts, record, stop, say, quiet=quiet, as_json=as_json)
-
-
-def _end(
-    artifacts: Path, record: SweepRecord, stop: Stop, say: Callable[[str], None], *, quiet: bool, as_json: bool
-) -> int:
-    from flows.sweep.summary import write_summary
-    from flows.sweep_table import show_sweep
-
-    done, failed = record.count("done"), record.count("failed")
-    say(f"\nsweep {record.id}: {done} done, {failed} failed, {len(record.runs) - done - failed} not run")
-    summary = write_summary(artifacts, record.id)
-    if not as_json:
-        show_sweep(artifacts, record.id)
-    code = stop.exit_code if stop.requested() else int(failed > 0)
+        done, failed = record.count("done"), record.count("failed")
+        say(f"\nsweep {record.id}: {done} done, {failed} failed, {len(record.runs) - done - failed} not run")
+        summary = write_summary(artifacts, record.id)
+        if not as_json:
+            show_sweep(artifacts, record.id)
+        code = stop.exit_code if stop.requested() else int(failed > 0)
+        state = "interrupted" if stop.requested() else "failed" if failed else "done"
+        if pool.worked:
+            track_sweep(compose(request.fixed, config_dir).root, artifacts, record, summary, state)
     if as_json:
         print(json.dumps({"sweep": record.id, "exit": code, **summary}, default=str))
     return code
@@ -112,6 +109,7 @@ class _Pool:
         self._command, self._say, self._to_files = command, say, to_files
         self._requests = record.directory / "stop"
         self._running: dict[int, tuple[Arm, Job]] = {}
+        self.worked = False
 
     def run(self) -> None:
         """Until no arm is left, or, after a request to stop, until those at work have ended."""
@@ -137,6 +135,7 @@ class _Pool:
     def _start(self, arm: Arm) -> None:
         label = self._record.runs[arm.number]["overrides"]
         self._say(f"\n[{arm.number + 1}/{self._source.total}] {label}")
+        self.worked = True
         log = str(self._record.directory / f"run-{arm.number}.log") if self._to_files else None
         where = (str(Path.cwd()), arm_environment(), log, str(self._requests))
         self._record.update(arm.number, state="running", started=now(), ended=None, exit=None)

@@ -10,7 +10,7 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -99,9 +99,9 @@ def find(artifacts: Path, digest: str) -> tuple[Path, Mapping[str, Any]] | None:
     return None
 
 
-def read_runs(artifacts: Path, sweep: str) -> Sequence[dict[str, Any]]:
-    """The runs of a sweep, as recorded."""
-    return json.loads((artifacts / "sweeps" / sweep / FILE).read_text(encoding="utf-8"))["runs"]
+def read_sweep(artifacts: Path, sweep: str) -> dict[str, Any]:
+    """What is recorded of a sweep."""
+    return json.loads((artifacts / "sweeps" / sweep / FILE).read_text(encoding="utf-8"))
 
 
 def now() -> str:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from flows.errors import BadInput, Problem
 from flows.redact import redact
 from flows.runs import list_runs
-from flows.settings import COMMAND_LINE, Groups, parse
+from flows.settings import COMMAND_LINE, Groups
 from flows.sweep.grid import Request, is_seed, sweep_values
 from flows.sweep.pool import Arm
 from flows.sweep.record import SweepRecord
@@ -66,7 +66,12 @@ def make_search(request: Request, groups: Groups, prepare: Callable[[Sequence[st
 
     objective = read_objective(prepared.config.root.get("objective"))
     fixed = [text for text in request.fixed if not text.lstrip("+").startswith("sweep.search.trials=")]
-    identity = ["search", fixed, dict(request.swept), {k: v for k, v in (request.search or {}).items() if k != "trials"}]
+    identity = [
+        "search",
+        fixed,
+        dict(request.swept),
+        {k: v for k, v in (request.search or {}).items() if k != "trials"},
+    ]
 
     def source(record: SweepRecord) -> Trials:
         return Trials(optuna, settings, space, seeds, request.fixed, objective.maximise, record, prepared.artifacts)
@@ -210,7 +215,9 @@ def _sampler(optuna: Any, settings: Optuna, number: int) -> Any:
         case "gp":
             return samplers.GPSampler(seed=seed, n_startup_trials=settings.startup)
         case _:
-            return samplers.TPESampler(seed=seed, n_startup_trials=settings.startup, multivariate=True, constant_liar=True)
+            return samplers.TPESampler(
+                seed=seed, n_startup_trials=settings.startup, multivariate=True, constant_liar=True
+            )
 
 
 def _settings(request: Request) -> Optuna:

@@ -16,7 +16,7 @@ from flows.errors import BadInput, Problem, did_you_mean
 from flows.objective import evaluated
 from flows.runs import list_runs
 from flows.sweep.grid import is_seed
-from flows.sweep.record import read_runs
+from flows.sweep.record import SweepRecord, read_sweep
 
 Figures = Mapping[str, float]
 ACCURACY = "pass@1"
@@ -72,7 +72,7 @@ def arm_runs(artifacts: Path, sweep: str) -> list[ArmRuns]:
     """The arms of a sweep in the order they were listed."""
     records = latest_records(artifacts, sweep)
     arms: dict[str, ArmRuns] = {}
-    for number, run in enumerate(read_runs(artifacts, sweep)):
+    for number, run in enumerate(read_sweep(artifacts, sweep)["runs"]):
         words = run["overrides"].split(" ")
         label = " ".join(word for word in words if not is_seed(word)) or "(no change)"
         arm = arms.setdefault(label, ArmRuns(label))
@@ -130,6 +130,42 @@ def summarise(arms: Sequence[ArmRuns], against: str = "first") -> dict[str, Any]
         "arms": rows,
         "pareto": fronts,
     }
+
+
+def track_sweep(
+    root: Mapping[str, Any], artifacts: Path, record: SweepRecord, summary: Mapping[str, Any], state: str
+) -> None:
+    """Hand the summary to the tracker that the runs use: a run of its own above theirs."""
+    from flows.build import ALLOWED, build
+
+    if (tracker := build(root.get("tracking") or None, allow=(*ALLOWED, *(root.get("allow") or ())))) is None:
+        return
+    worth = summary["objective"] or {}
+    counts = {f"runs_{name}": float(record.count(name)) for name in ("done", "failed")}
+    chosen = {"objective": ", ".join(worth["terms"]), "best_arm": worth["best"]} if worth else {}
+    files = [str(record.directory / name) for name in (FILE, "table.md", "sweep.json")]
+    pipelines = [str(run.get("pipeline")) for run in latest_records(artifacts, record.id).values()]
+    tracker(
+        {
+            "event": "sweep",
+            "run": record.id,
+            "pipeline": pipelines[0] if pipelines else "run",
+            "state": state,
+            "sweep_process": record.more.get("process"),
+            "files": files,
+            "table": [
+                {"arm": arm["label"], "metric": name, **estimate, **_tested(arm["against"].get(name))}
+                for arm in summary["arms"]
+                for name, estimate in arm["metrics"].items()
+            ],
+            "metrics": {**counts, **({"best_objective": worth["value"]} if worth else {})},
+            "params": {"command": " ".join(record.more.get("command", ())), **chosen},
+        }
+    )
+
+
+def _tested(test: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {"change": test["effect"], "p (Holm)": test["p_holm"]} if test else {"change": None, "p (Holm)": None}
 
 
 def _objective(arm: ArmRuns) -> dict[str, Any] | None:

@@ -97,7 +97,15 @@ def test_another_launcher_runs_the_same_sweep(r1flow, tmp_path, package, options
 
 def test_a_search_finds_what_the_objective_asks_for_and_goes_on_as_if_it_had_not_stopped(r1flow, tmp_path):
     pytest.importorskip("optuna")
-    command = ("run", "-m", "-q", "sweep=optuna", "sweep.search.startup=2", "second.steps=int(interval(1,20))", "seed=1,2")
+    command = (
+        "run",
+        "-m",
+        "-q",
+        "sweep=optuna",
+        "sweep.search.startup=2",
+        "second.steps=int(interval(1,20))",
+        "seed=1,2",
+    )
     first = r1flow(*command, "sweep.search.trials=2", "objective={metric: second/steps, direction: minimise}")
     assert first.returncode == 0, first.stderr
     done = r1flow(*command, "sweep.search.trials=3", "objective={metric: second/steps, direction: minimise}")
