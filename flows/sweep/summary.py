@@ -104,9 +104,10 @@ def summarise(arms: Sequence[ArmRuns], against: str = "first") -> dict[str, Any]
     """The summary as plain containers.
 
     Returns:
-        ``arms``: each label, runs, seeds, objective, ``metrics`` name → {value, low, high, n, over: seeds | prompts} and
-        ``against`` name → {effect, low, high, p, p_holm, n, over} (none for the arm tested against); ``reference``, its
-        label; ``objective``: terms, direction, best (an arm) and its value; ``pareto``: each x, y, better and ``arms`` label → {on_front, odds, dominated_by}.
+        ``arms``: each label, runs, seeds, objective, ``metrics`` name → {value, low, high, n, over: seeds or prompts}
+        and ``against`` name → {effect, low, high, p, p_holm, n, over} (none for the arm tested against). ``reference``:
+        its label. ``objective``: terms, direction, best (an arm) and its value. ``pareto``: each x, y, better and
+        ``arms`` label → {on_front, odds, dominated_by}.
     """
     with_figures = [arm for arm in arms if arm.by_seed]
     reference = _reference(with_figures, against)

@@ -20,7 +20,8 @@ def markdown_summary(summary: Mapping[str, Any]) -> str:
     text = ""
     for title, head, rows, caption in _tables(summary):
         lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
-        table = "\n".join(f"| {' | '.join(cell.replace('|', '∣') for cell in line)} |" for line in lines)
+        flat = [[cell.replace("\n", " ").replace("|", "∣") for cell in line] for line in lines]
+        table = "\n".join(f"| {' | '.join(line)} |" for line in flat)
         text += f"\n**{title}**\n\n{table}\n\n{caption}\n"
     return text
 
@@ -70,7 +71,7 @@ def _estimate(found: Mapping[str, Any] | None, name: str) -> str:
     digits = 1 if name in _WHOLE else 3
     value, low, high = (f"{found[key]:.{digits}f}" for key in ("value", "low", "high"))
     mark = "°" if found["over"] == "prompts" else ""
-    return f"{value} [{low}, {high}]{mark}" if low != high else f"{value}{mark}"
+    return f"{value}{mark}\n[{low}, {high}]" if low != high else f"{value}{mark}"
 
 
 def _test(found: Mapping[str, Any] | None, name: str) -> str:
@@ -79,8 +80,8 @@ def _test(found: Mapping[str, Any] | None, name: str) -> str:
     digits = 1 if name in _WHOLE else 3
     effect, low, high = (f"{found[key]:+.{digits}f}" for key in ("effect", "low", "high"))
     mark = "°" if found["over"] == "prompts" else ""
-    interval = f" [{low}, {high}]" if low != high else ""
-    return f"{effect}{interval} p {found['p_holm']:.2g}{mark}"
+    interval = f"\n[{low}, {high}]" if low != high else ""
+    return f"{effect}{mark} p {found['p_holm']:.2g}{interval}"
 
 
 def _front(found: Mapping[str, Any] | None) -> str:
@@ -88,4 +89,4 @@ def _front(found: Mapping[str, Any] | None) -> str:
         return "–"
     others = found["dominated_by"]
     more = f" and {len(others) - 1} more" if len(others) > 1 else ""
-    return ("on the front" if found["on_front"] else f"below {others[0]}{more}") + f", odds {found['odds']:.2f}"
+    return ("on the front" if found["on_front"] else f"below {others[0]}{more}") + f"\nodds {found['odds']:.2f}"

@@ -29,14 +29,13 @@ def connect(directory: Path) -> Any:
         "MLFLOW_ENABLE_ASYNC_TRACE_LOGGING": "false",  # this is a thread of its own already
     }.items():
         os.environ.setdefault(name, value)
-    import mlflow
     from mlflow.tracking import MlflowClient  # three seconds of CPU, paid in the tracker's thread only
 
     for noisy in ("mlflow", "alembic"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     if uri := os.environ.get("MLFLOW_TRACKING_URI"):
         reach(uri)
-        mlflow.set_tracking_uri(uri)  # for traces, which know no client
+        send_traces_to(uri)
         return MlflowClient(uri)
     directory.mkdir(parents=True, exist_ok=True)
     database = directory / "mlflow.db"
@@ -46,8 +45,18 @@ def connect(directory: Path) -> Any:
             draft = directory / f"mlflow.{os.getpid()}.db"
             MlflowClient(f"sqlite:///{draft}").search_experiments(max_results=1)
             draft.rename(database)
-    mlflow.set_tracking_uri(f"sqlite:///{database}")
+    send_traces_to(f"sqlite:///{database}")
     return MlflowClient(f"sqlite:///{database}")
+
+
+def send_traces_to(uri: str) -> None:
+    """Traces know no client, they go where MLflow as a whole is pointed at; that must not reach our environment."""
+    import mlflow  # heavy, see `connect`
+
+    before = os.environ.get("MLFLOW_TRACKING_URI")
+    mlflow.set_tracking_uri(uri)
+    if before is None:
+        os.environ.pop("MLFLOW_TRACKING_URI", None)
 
 
 def reach(uri: str) -> None:

@@ -1,4 +1,4 @@
-"""A sampled rollout as a trace: MLflow's pages show traces as conversations, filter by their figures, search their text.
+"""A sampled rollout as a trace: MLflow's pages show it as a conversation, filter by its figures, search its text.
 
 A table of the same rows is one file per run that has to be opened first; it shows long texts cut off and has no filter.
 """
