@@ -143,6 +143,15 @@ def _define_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--events-to", type=int, metavar="FD", help=argparse.SUPPRESS)
 
 
+def _define_deploy(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="of every run; its parameters may say others")
+    parser.add_argument("--config-dir", type=Path, metavar="DIR", help="your own groups")
+    parser.add_argument("--name", default="r1flow", help="of the deployment (default r1flow)")
+    schedule = parser.add_mutually_exclusive_group()
+    schedule.add_argument("--cron", metavar="CRON", help="when to run: '0 3 * * *' is every night at three")
+    schedule.add_argument("--every", type=_positive, metavar="SECONDS", help="how often to run")
+
+
 def _define_artifacts(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--artifacts", type=Path, default=Path("artifacts"), metavar="DIR", help="default: ./artifacts")
 
@@ -224,6 +233,18 @@ def _run(options: argparse.Namespace) -> int:
     stream = None if options.events_to is None else EventStream(options.events_to)
     shown = {"quiet": options.quiet, "as_json": options.json, "listener": stream}
     return run(options.overrides, options.config_dir, sweep=options.sweep, **shown)
+
+
+def _deploy(options: argparse.Namespace) -> int:
+    from flows.prefect_server import point_prefect_at_its_server
+    from flows.run import prepare
+
+    prepared = prepare(options.overrides, options.config_dir)
+    print(f"Prefect is at {point_prefect_at_its_server(prepared.artifacts.resolve() / 'prefect')}", flush=True)
+    from flows.deploy import serve  # imports Prefect, which reads its settings then
+
+    serve(options.name, options.overrides, options.config_dir, cron=options.cron, every_s=options.every)
+    return 0
 
 
 def _plan(options: argparse.Namespace) -> int:
@@ -334,6 +355,7 @@ _EPILOGS: dict[Any, str] = {_define_run: RUN_EPILOG, _define_plan: RUN_EPILOG, _
 _COMMANDS: dict[str, tuple[str, _Define, Callable[[argparse.Namespace], int]]] = {
     "run": ("Run a pipeline; finished stages are reused, interrupted ones go on.", _define_run, _run),
     "plan": ("Show what a run would reuse or build, and why; nothing runs.", _define_plan, _plan),
+    "deploy": ("Serve a pipeline to Prefect: on a schedule, or started from its pages.", _define_deploy, _deploy),
     "status": ("List runs and artifacts.", _define_status, _status),
     "report": ("Print a run's evaluation table and where its report lies.", _define_report, _report),
     "doctor": ("Name what went wrong in a run's training, with evidence and remedy.", _define_doctor, _doctor),

@@ -109,7 +109,6 @@ def run(
         tracker = build(prepared.config.root.get("tracking") or None, allow=(*ALLOWED, *prepared.allow))
         view = ConsoleView(quiet=quiet, file=sys.stderr if as_json else None)
         listeners = [record, view, EventLog(record.directory / "events.jsonl"), *([tracker] if tracker else [])]
-        listeners += [listener] if listener is not None else []
         header = _header(prepared, record)
         with (
             Stop().installed() as stop,
@@ -117,6 +116,8 @@ def run(
             _orchestrated(prepared, record.id, emit),
         ):
             emit.add(monitor := Monitor(prepared.specs, emit))
+            if listener is not None:
+                emit.add(listener)
             driver = Driver(
                 prepared.specs,
                 lambda spec, parents, launch, say: run_stage(

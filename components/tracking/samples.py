@@ -43,7 +43,7 @@ def choose_samples(folder: Path, n: int) -> list[Sample]:
     """About ``n`` samples of a stage's artifact; none of a stage without rollouts or answers.
 
     Of RL: from steps spread over the run, of each the best and the worst rollout of the group that differs most, and
-    one more at random. Of an evaluation: right and wrong answers in equal number where there are both, over all families.
+    one more at random. Of an evaluation: right and wrong answers in equal number where there are both, of all families.
     """
     if n < 1:
         return []
