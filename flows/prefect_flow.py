@@ -48,7 +48,7 @@ def stage_task(stage: str, events: SimpleQueue[Event]) -> State:
             case "metrics":
                 logger.info("step %s: %s", event["step"], one_line(event["values"]))
             case "stage" if event["state"] in ("building", "resumed"):
-                logger.info("%s: %s", event["state"], event.get("why") or stage)
+                logger.info("%s", event.get("why") or event["state"])
             case "stage" if event["state"] in _ENDS or event is _KILLED:
                 return _end(stage, event, progress)
 

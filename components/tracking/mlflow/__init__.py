@@ -32,7 +32,7 @@ class MlflowTracker:
         experiment: str | None = None,
         flush_every_s: float = 10.0,
         patience_s: float = 40.0,
-        samples: int = 24,
+        samples: int = 12,
         register_models: bool = False,
     ) -> None:
         more = {"samples": samples, "register_models": register_models}

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import mlflow
 from mlflow.entities import AssessmentSource, SpanType
-from mlflow.entities.assessment import Feedback
 
 from components.tracking.names import metric_name
 from components.tracking.samples import Sample
@@ -43,4 +43,4 @@ def log_sample(client: Any, experiment_id: str, run_id: str, stage: str, sample:
     answer = {"role": "assistant", "content": sample.response}
     client.end_trace(root.trace_id, outputs={"choices": [{"index": 0, "message": answer}]}, end_time_ns=end)
     for name, value in sample.scores.items():
-        client.log_assessment(root.trace_id, Feedback(name=metric_name(name), value=value, source=_SOURCE))
+        mlflow.log_feedback(trace_id=root.trace_id, name=metric_name(name), value=value, source=_SOURCE)
