@@ -135,7 +135,7 @@ def test_an_endless_answer_is_wrong_within_its_cpu_time_and_blocks_no_other(pool
         [reply] = pool.map([request("42", answer)])
         assert (reply.outcome, reply.equal) == ("cpu_limit", False)
         after = {pid: cpu_of_children(pid) for pid in pool.pids()}
-        assert max(after[pid] - before[pid] for pid in before) < 2.0  # seconds of CPU, replacement included
+        assert max(after[pid] - before[pid] for pid in before) < 5.0  # seconds of CPU, replacement included
         before = after
     replies = pool.map([request("42", ENDLESS[0]), *quick])
     assert [reply.equal for reply in replies] == [False, *[True] * len(quick)]
