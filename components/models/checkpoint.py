@@ -51,7 +51,7 @@ def save_checkpoint(
     score: float | None = None,
     keep: int = 2,
 ) -> None:
-    """Write the checkpoint of ``step`` finished steps; drop all but the last ``keep`` and the best. Every rank calls it.
+    """Write the checkpoint of ``step`` finished steps; drop all but the last ``keep`` and the best. Every rank calls.
 
     The main rank writes; the others return once it has. A crash at any moment leaves either the whole checkpoint or
     none, and the ones before it. What the stage has written to ``out.path`` so far belongs to the checkpoint.
