@@ -33,14 +33,17 @@ exit codes: 0 no findings, 1 at least one, 2 no such run"""
 RUN_EPILOG = """\
 overrides, key=value:
   pipeline=smoke              another option of a group (conf/<group>/<option>.yaml): pipeline, model, data, reward,
-                              algorithm, curriculum, environment, engine, launcher, tracking, experiment
+                              algorithm, curriculum, environment, engine, launcher, tracking, sweep, experiment
   algorithm=dapo              reaches every stage that uses it
   algorithm.surrogate.eps_high=0.3   a setting of it, for every stage
   rl_1.steps=40               a setting of one stage
   rl_1.algorithm=dapo         another option for one stage
   ~rl_2.reward.terms.length   takes a setting away
   seed=1                      of the whole run; also: artifacts=DIR, orchestrator=inline, allow=[my_package]
-  -m rl_1.lr=1e-4,3e-4 seed=range(3)   every combination, one run after the other; common stages are built once
+  -m rl_1.lr=1e-4,3e-4 seed=range(3)   every combination, each in a process of its own; common stages are built once;
+                              the same command goes on where it stopped
+  -m sweep=optuna rl_1.lr=interval(1e-4,1e-3)   a search for the best objective; sweep=submitit: on Slurm
+  objective.metric=pass@1     what a run is worth, for --json and searches; or weights: {pass@1: 1, length: -0.01}
 
 exit codes: 0 ok, 1 a stage failed, 2 bad input (nothing was run), 130 interrupted (the same command goes on)"""
 
