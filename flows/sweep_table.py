@@ -11,9 +11,9 @@ from typing import Any
 from flows.errors import BadInput, Problem, did_you_mean
 from flows.objective import evaluations
 from flows.runs import list_runs
+from flows.sweep.arms import latest_records
 from flows.sweep.grid import is_seed
 from flows.sweep.record import read_sweep
-from flows.sweep.summary import latest_records
 
 Figures = Mapping[str, float]
 

@@ -24,7 +24,8 @@ from flows.signals import Stop
 from flows.sweep.grid import Request, expand, labels, read_request
 from flows.sweep.launch import Job, SweepLauncher, arm_environment, ask_to_stop, check_launcher, make_launcher, run_arm
 from flows.sweep.record import SweepRecord, digest_of, now, opened
-from flows.sweep.summary import track_sweep, write_summary
+from flows.sweep.summary import write_summary
+from flows.sweep.track import track_sweep
 from flows.sweep_table import show_sweep
 
 _STATES = {0: "done", 130: "interrupted", 143: "interrupted"}

@@ -8,47 +8,18 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from flows.errors import BadInput, Problem, did_you_mean
-from flows.objective import evaluated
-from flows.runs import list_runs
-from flows.sweep.grid import is_seed
-from flows.sweep.record import SweepRecord, read_sweep
+from flows.sweep.arms import ArmRuns, arm_runs
 
-Figures = Mapping[str, float]
 ACCURACY = "pass@1"
 # Against accuracy: what may be paid for it, and whether more of it is better.
 TRADES = (("length", -1), ("unsafe_refused", 1), ("benign_answered", 1))
 # Columns of the table, those the evaluations have; after them the largest k of pass@k.
 COLUMNS = ("pass@1", "format_rate", "length", "unsafe_refused", "benign_answered")
 FILE = "summary.json"
-
-
-@dataclass
-class ArmRuns:
-    """The runs of one setting of what was swept.
-
-    Attributes:
-        label: the swept values, seeds aside.
-        runs: how many there are, those without a report too.
-        by_seed: seed → metric → estimate {value, low, high, n} of the last evaluated stage.
-        answers: seed → file of that evaluation's answers.
-        objectives: seed → the run's objective; ``maximise`` and ``terms`` say what it is.
-    """
-
-    label: str
-    runs: int = 0
-    by_seed: dict[str, dict[str, Figures]] = field(default_factory=dict)
-    answers: dict[str, Path] = field(default_factory=dict)
-    objectives: dict[str, float] = field(default_factory=dict)
-    maximise: bool = True
-    terms: Sequence[str] = ()
-
-    def values(self, metric: str) -> dict[str, float]:
-        return {seed: found[metric]["value"] for seed, found in self.by_seed.items() if metric in found}
 
 
 def write_summary(artifacts: Path, sweep: str, against: str = "first") -> dict[str, Any]:
@@ -66,38 +37,6 @@ def write_summary(artifacts: Path, sweep: str, against: str = "first") -> dict[s
     temporary.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     os.replace(temporary, file)
     return found
-
-
-def arm_runs(artifacts: Path, sweep: str) -> list[ArmRuns]:
-    """The arms of a sweep in the order they were listed."""
-    records = latest_records(artifacts, sweep)
-    arms: dict[str, ArmRuns] = {}
-    for number, run in enumerate(read_sweep(artifacts, sweep)["runs"]):
-        words = run["overrides"].split(" ")
-        label = " ".join(word for word in words if not is_seed(word)) or "(no change)"
-        arm = arms.setdefault(label, ArmRuns(label))
-        arm.runs += 1
-        record = records.get(number, {})
-        seed = " ".join(word.partition("=")[2] for word in words if is_seed(word)) or str(record.get("seed", 0))
-        if stages := evaluated(record):
-            arm.by_seed[seed] = stages[-1]["metrics"]
-            folder = record["stages"].get(stages[-1].get("evaluation", ""), {}).get("path")
-            if folder and (answers := Path(folder) / "answers.parquet").is_file():
-                arm.answers[seed] = answers
-        if (worth := record.get("objective") or {}).get("value") is not None:
-            arm.objectives[seed] = worth["value"]
-            arm.maximise, arm.terms = worth["direction"] == "maximise", sorted(worth["terms"])
-    return list(arms.values())
-
-
-def latest_records(artifacts: Path, sweep: str) -> dict[int, dict[str, Any]]:
-    """The last record of each run of the sweep that was started, by its number."""
-    numbered: dict[int, dict[str, Any]] = {}
-    for record in list_runs(artifacts):
-        owner, _, number = str(record.get("sweep", "")).rpartition("/")
-        if owner == sweep and number.isdigit():
-            numbered[int(number)] = record
-    return numbered
 
 
 def summarise(arms: Sequence[ArmRuns], against: str = "first") -> dict[str, Any]:
@@ -131,42 +70,6 @@ def summarise(arms: Sequence[ArmRuns], against: str = "first") -> dict[str, Any]
         "arms": rows,
         "pareto": fronts,
     }
-
-
-def track_sweep(
-    root: Mapping[str, Any], artifacts: Path, record: SweepRecord, summary: Mapping[str, Any], state: str
-) -> None:
-    """Hand the summary to the tracker that the runs use: a run of its own above theirs."""
-    from flows.build import ALLOWED, build
-
-    if (tracker := build(root.get("tracking") or None, allow=(*ALLOWED, *(root.get("allow") or ())))) is None:
-        return
-    worth = summary["objective"] or {}
-    counts = {f"runs_{name}": float(record.count(name)) for name in ("done", "failed")}
-    chosen = {"objective": ", ".join(worth["terms"]), "best_arm": worth["best"]} if worth else {}
-    files = [str(record.directory / name) for name in (FILE, "table.md", "sweep.json")]
-    pipelines = [str(run.get("pipeline")) for run in latest_records(artifacts, record.id).values()]
-    tracker(
-        {
-            "event": "sweep",
-            "run": record.id,
-            "pipeline": pipelines[0] if pipelines else "run",
-            "state": state,
-            "sweep_process": record.more.get("process"),
-            "files": files,
-            "table": [
-                {"arm": arm["label"], "metric": name, **estimate, **_tested(arm["against"].get(name))}
-                for arm in summary["arms"]
-                for name, estimate in arm["metrics"].items()
-            ],
-            "metrics": {**counts, **({"best_objective": worth["value"]} if worth else {})},
-            "params": {"command": " ".join(record.more.get("command", ())), **chosen},
-        }
-    )
-
-
-def _tested(test: Mapping[str, Any] | None) -> dict[str, Any]:
-    return {"change": test["effect"], "p (Holm)": test["p_holm"]} if test else {"change": None, "p (Holm)": None}
 
 
 def _objective(arm: ArmRuns) -> dict[str, Any] | None:

@@ -4,7 +4,8 @@ import pytest
 
 from flows.errors import BadInput
 from flows.objective import read_objective, run_figures
-from flows.sweep.summary import ArmRuns, summarise
+from flows.sweep.arms import ArmRuns
+from flows.sweep.summary import summarise
 from flows.sweep.tables import console_tables, markdown_summary
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ _STATUS = {"done": "FINISHED", "reused": "FINISHED", "failed": "FAILED", "interr
 _SMALL_FILES, _SMALL_BYTES = (".html", ".json", ".md", ".csv", ".svg", ".png"), 10_000_000
 _PARENT, _SWEEP = "mlflow.parentRunId", "r1flow.sweep"
 _TABLES = "mlflow.loggedArtifacts"  # tag by which MLflow's pages find tables
-_LONGEST_DIGEST = 36
 
 
 class Recorder:
@@ -79,6 +77,12 @@ class Recorder:
         if self.client is None:
             self.client = connect(self.directory)
         return self.client
+
+    @property
+    def _lineage(self) -> Any:
+        from components.tracking.mlflow import lineage  # imports mlflow, see `connect`
+
+        return lineage
 
     # --- a run of the pipeline
 
@@ -151,7 +155,7 @@ class Recorder:
         self._measure(run_id, {name: value for name, value in last.items() if name not in steps}, 0, at)
         if folder is not None:
             self._keep_files(run_id, folder, event.get("metrics") or {}, at)
-            self._log_inputs(run_id, folder)
+            self._lineage.log_inputs(self._store, run_id, folder)
             if state == "done":  # a reused stage's samples and model were recorded when it was built
                 self._log_samples(str(event["stage"]), run_id, folder, at)
                 self._register(str(event["stage"]), run_id, folder, artifact)
@@ -170,23 +174,6 @@ class Recorder:
             if (summary := folder / "summary.json").is_file():
                 self._log_table(self.memo["parent"], "evaluation.json", _evaluation(json.loads(summary.read_text())))
 
-    def _log_inputs(self, run_id: str, folder: Path) -> None:
-        """What the stage was made from, as data sets with the digest of their content."""
-        from mlflow.entities import Dataset, DatasetInput, InputTag  # heavy, see `connect`
-
-        if not (file := folder / "manifest.json").is_file():
-            return
-        inputs = []
-        for name, parent in (json.loads(file.read_text("utf-8")).get("parents") or {}).items():
-            place = folder.parents[1] / parent["stage"] / parent["key"]
-            tags = [InputTag("mlflow.data.context", name)]
-            digest = str(parent["digest"])[:_LONGEST_DIGEST]
-            inputs.append(
-                DatasetInput(Dataset(parent["stage"], digest, "local", json.dumps({"uri": str(place)})), tags)
-            )
-        if inputs:
-            self._store.log_inputs(run_id, inputs)
-
     def _log_samples(self, stage: str, run_id: str, folder: Path, at: int) -> None:
         from components.tracking.mlflow.traces import log_sample  # imports mlflow
 
@@ -197,27 +184,12 @@ class Recorder:
                 done.append(sample.name)
 
     def _register(self, stage: str, run_id: str, folder: Path, artifact: Mapping[str, Any]) -> None:
-        """A version in the registry that points at the model, with the artifact and the run it came from.
-
-        A server takes no path of this machine as a source; there the version points at a file that names it.
-        """
-        from mlflow.exceptions import MlflowException  # heavy, see `connect`
-
-        if not self.register_models or not (folder / "model").is_dir() or stage in self.memo.get("registered", ()):
-            return
-        name = metric_name(f"{self.memo['start'].get('pipeline', 'run')}.{stage}").replace("/", "_").replace(":", "_")
-        try:
-            self._store.create_registered_model(name)
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_ALREADY_EXISTS":
-                raise
-        tags = {**{key: str(value) for key, value in artifact.items()}, "run": str(self.memo["start"].get("run", ""))}
-        source = (folder / "model").as_uri()
-        if os.environ.get("MLFLOW_TRACKING_URI", "").startswith("http"):
-            self._store.log_dict(run_id, {"model": str(folder / "model"), **tags}, "model/reference.json")
-            source = f"{self._store.get_run(run_id).info.artifact_uri}/model"
-        self._store.create_model_version(name, source, run_id, tags, await_creation_for=0)
-        self.memo.setdefault("registered", []).append(stage)
+        done, start = self.memo.setdefault("registered", []), self.memo["start"]
+        if self.register_models and (folder / "model").is_dir() and stage not in done:
+            tags = {**{key: str(value) for key, value in artifact.items()}, "run": str(start.get("run", ""))}
+            name = f"{start.get('pipeline', 'run')}.{stage}"
+            self._lineage.register_model(self._store, name, run_id, folder / "model", tags)
+            done.append(stage)
 
     # --- a sweep
 
