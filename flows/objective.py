@@ -41,8 +41,15 @@ class Objective:
         problem = f"the run has no metric {', '.join(missing)}" if missing else ""
         if missing and figures:
             problem += f"; {did_you_mean(missing[0], sorted(figures))}"
-        direction = DIRECTIONS[0] if self.maximise else DIRECTIONS[1]
-        return {"value": None if missing else value, "terms": terms, "direction": direction, "problem": problem}
+        return {"value": None if missing else value, "terms": terms, "direction": self.direction, "problem": problem}
+
+    def none(self, state: str) -> dict[str, Any]:
+        """The same of a run that did not come to its end, which is worth nothing."""
+        return {"value": None, "terms": {}, "direction": self.direction, "problem": f"the run is {state}"}
+
+    @property
+    def direction(self) -> str:
+        return DIRECTIONS[0] if self.maximise else DIRECTIONS[1]
 
 
 def read_objective(node: Any) -> Objective:

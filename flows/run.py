@@ -132,7 +132,8 @@ def run(
         state, code = result.state, result.exit_code
         _summarise(record.content, view)
     finally:
-        record.finish(state, code, read_objective(prepared.config.root.get("objective")).of(record.content))
+        objective = read_objective(prepared.config.root.get("objective"))
+        record.finish(state, code, objective.of(record.content) if state == "done" else objective.none(state))
     if as_json:
         print(json.dumps(outcome(record.content), default=str), flush=True)
     return code

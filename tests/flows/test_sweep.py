@@ -84,7 +84,11 @@ def test_kill_9_of_a_sweep_stops_its_run_at_the_next_step_and_the_same_command_g
 
 @pytest.mark.parametrize(
     ("package", "options"),
-    [("joblib", ["sweep=joblib"]), ("submitit", ["sweep=submitit", "sweep.launcher.cluster=local"])],
+    [
+        ("joblib", ["sweep=joblib"]),
+        ("submitit", ["sweep=submitit", "sweep.launcher.cluster=local"]),
+        ("ray", ["sweep=ray"]),
+    ],
 )
 def test_another_launcher_runs_the_same_sweep(r1flow, tmp_path, package, options):
     pytest.importorskip(package)
@@ -92,6 +96,8 @@ def test_another_launcher_runs_the_same_sweep(r1flow, tmp_path, package, options
     assert done.returncode == 1, done.stderr
     states = [run["state"] for run in the_sweep(tmp_path)["runs"]]
     assert states == ["done", "failed", "done", "failed"]
+    arms = json.loads(next(tmp_path.glob("artifacts/sweeps/*/summary.json")).read_text())["arms"]
+    assert [arm["objective"] and arm["objective"]["value"] for arm in arms] == [2, None, 3, None]
     assert "asked to fail" in next(tmp_path.glob("artifacts/sweeps/*/run-1.log")).read_text()
 
 
