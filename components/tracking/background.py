@@ -69,8 +69,10 @@ class Background:
             self.close()
         elif kind == "sweep":
             self._run = f"sweep-{event['run']}"
-            self._begin()
-            self.close()
+            if self._thread is None:
+                self._begin()
+            if event.get("state") != "running":
+                self.close()
         elif self._thread is None and (kind == "metrics" or stage_state(event) == "running"):
             self._begin()
 

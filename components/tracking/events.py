@@ -6,8 +6,8 @@
     progress  done, total, shown {name: number or text}
     metrics   step, values {name: number}
     say       text, optionally level ("warning"), address {name: url}, code_ignored [differences]
-    sweep     run (the sweep's id), pipeline, state done | failed | interrupted, files, table [rows], metrics, params:
-              of a whole sweep, when it has ended
+    sweep     run (the sweep's id), pipeline, state running | done | failed | interrupted, files, table [rows],
+              metrics, params: of a whole sweep
     finding   step, name, severity ("error" or "warning"), text; finding: everything, samples too
 
 A field that is missing is not shown; an event or state a listener does not know is passed over.

@@ -25,7 +25,7 @@ from flows.sweep.grid import Request, expand, labels, read_request
 from flows.sweep.launch import Job, SweepLauncher, arm_environment, ask_to_stop, check_launcher, make_launcher, run_arm
 from flows.sweep.record import SweepRecord, digest_of, now, opened
 from flows.sweep.summary import write_summary
-from flows.sweep.track import track_sweep
+from flows.sweep.track import SweepTracking
 from flows.sweep_table import show_sweep
 
 _STATES = {0: "done", 130: "interrupted", 143: "interrupted"}
@@ -75,7 +75,9 @@ def run_sweep(
         say(f"sweep {record.id}: {told}, {record.directory}")
         to_files = launcher.to_files or launcher.jobs > 1 or as_json
         command = _command(record.id, config_dir, quiet=quiet)
-        pool = _Pool(record, launcher, source, stop, command, say, to_files=to_files)
+        config = compose(request.fixed, config_dir)
+        tracking = SweepTracking(config.root, config.pipeline, record)
+        pool = _Pool(record, launcher, source, stop, command, say, tracking.begin, to_files=to_files)
         try:
             pool.run()
         finally:
@@ -87,8 +89,7 @@ def run_sweep(
             show_sweep(artifacts, record.id)
         code = stop.exit_code if stop.requested() else int(failed > 0)
         state = "interrupted" if stop.requested() else "failed" if failed else "done"
-        if pool.worked:
-            track_sweep(compose(request.fixed, config_dir).root, artifacts, record, summary, state)
+        tracking.end(summary, state)
     if as_json:
         print(json.dumps({"sweep": record.id, "exit": code, **summary}, default=str))
     return code
@@ -103,14 +104,14 @@ class _Pool:
         stop: Stop,
         command: Callable[[Arm], list[str]],
         say: Callable[[str], None],
+        begin: Callable[[], None],
         *,
         to_files: bool,
     ) -> None:
         self._record, self._launcher, self._source, self._stop = record, launcher, source, stop
-        self._command, self._say, self._to_files = command, say, to_files
+        self._command, self._say, self._begin, self._to_files = command, say, begin, to_files
         self._requests = record.directory / "stop"
         self._running: dict[int, tuple[Arm, Job]] = {}
-        self.worked = False
 
     def run(self) -> None:
         """Until no arm is left, or, after a request to stop, until those at work have ended."""
@@ -136,7 +137,7 @@ class _Pool:
     def _start(self, arm: Arm) -> None:
         label = self._record.runs[arm.number]["overrides"]
         self._say(f"\n[{arm.number + 1}/{self._source.total}] {label}")
-        self.worked = True
+        self._begin()
         log = str(self._record.directory / f"run-{arm.number}.log") if self._to_files else None
         where = (str(Path.cwd()), arm_environment(), log, str(self._requests))
         self._record.update(arm.number, state="running", started=now(), ended=None, exit=None)

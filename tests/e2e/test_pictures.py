@@ -75,7 +75,7 @@ def test_the_pages_show_the_sweep_its_stages_and_sample_rollouts(
     if CHROMIUM is None:
         pytest.skip("no Chromium is installed")
     place.with_finished(smoke.place, *STAGES)
-    done = place.r1flow("run", "-m", "pipeline=smoke", "reward.weights.format=0.2,0.4", "-q")
+    done = place.r1flow("run", "-m", "pipeline=smoke", "sft_2.lr=0.001,0.003", "-q")
     assert done.returncode == 0, done.stdout + done.stderr
     assert place.r1flow("ui").returncode == 0
     folder = Path(os.environ.get("R1FLOW_PICTURES") or tmp_path / "pictures")
@@ -89,7 +89,7 @@ def test_the_pages_show_the_sweep_its_stages_and_sample_rollouts(
 
 def take_prefect(pictures: Album, url: str, ask: Callable[..., Any]) -> None:
     """The run with its stages, its logs, a stage's figures."""
-    [*_, run] = sorted(ask("flow_runs"), key=lambda run: run["start_time"])
+    run, *_ = sorted(ask("flow_runs"), key=lambda run: run["start_time"])
     pictures.open(f"{url}/runs", run["name"])
     pictures.take("prefect-runs")
     pictures.open(f"{url}/runs/flow-run/{run['id']}", run["name"], "Completed")
@@ -110,18 +110,18 @@ def take_mlflow(pictures: Album, artifacts: Path) -> None:
         sweep, experiment = store.execute(
             "SELECT run_uuid, experiment_id FROM runs WHERE name LIKE 'sweep %' ORDER BY start_time DESC"
         ).fetchone()
-        stage = "SELECT s.run_uuid FROM runs s JOIN tags t ON t.run_uuid = s.run_uuid WHERE s.name = 'rl_1' "
+        stage = "SELECT s.run_uuid FROM runs s JOIN tags t ON t.run_uuid = s.run_uuid WHERE s.name = 'rl_2' "
         [rl] = store.execute(f"{stage} AND t.key = 'r1flow.state' AND t.value = 'done'").fetchone()
     pictures.open(f"{base}/{experiment}/runs", "sweep ")
     pictures.close_offers()
     pictures.page.locator(
         "[class*=expander], [data-testid*=expander], button:has(svg[data-icon=plus-square])"
     ).first.click()
-    pictures.page.get_by_text("reward.weights.format").first.wait_for()
+    pictures.page.get_by_text("sft_2.lr").first.wait_for()
     pictures.take("mlflow-sweep")
     pictures.open(f"{base}/{experiment}/runs/{sweep}/artifacts", "table.md")
     pictures.take("mlflow-sweep-summary")
-    pictures.open(f"{base}/{experiment}/runs/{rl}", "rl_1", "Datasets")
+    pictures.open(f"{base}/{experiment}/runs/{rl}", "rl_2", "Datasets")
     pictures.take("mlflow-stage")
     pictures.open(f"{base}/{experiment}/runs/{rl}/model-metrics", "reward")
     pictures.take("mlflow-curves")

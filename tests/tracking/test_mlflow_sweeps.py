@@ -72,6 +72,7 @@ def record_sweep(root, **settings):
     tracker = MlflowTracker(directory=str(root / "mlflow"), patience_s=120)
     ended = {"files": [str(root / "table.md")], "table": [{"arm": "w=0.1", "metric": "pass@1", "value": 0.5}]}
     ended |= {"metrics": {"runs_done": 2.0}, "params": {"command": "w=0.1 seed=1,2"}, "sweep_process": process_mark()}
+    tracker({"event": "sweep", "run": "s-1", "pipeline": "r1", "state": "running", "sweep_process": process_mark()})
     tracker({"event": "sweep", "run": "s-1", "pipeline": "r1", "state": "done", **ended})
 
 

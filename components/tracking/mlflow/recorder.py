@@ -63,7 +63,10 @@ class Recorder:
             self._store.set_tag(run_id, key, param_value(key, event["text"]))
             self._store.set_tag(self.memo["parent"], key, f"{event['stage']} step {event['step']}")
         elif event["event"] == "sweep":
-            self._sweep_ended(event)
+            self._enter_experiment(event)
+            run_id = self._sweep_run(str(event["run"]), event)
+            if event.get("state") != "running":
+                self._sweep_ended(run_id, event)
 
     def flush(self) -> None:
         """Write buffered metrics, a thousand at a time (the most MLflow takes)."""
@@ -210,9 +213,8 @@ class Recorder:
                 self._store.update_run(run_id, "RUNNING")
             return run_id
 
-    def _sweep_ended(self, event: Mapping[str, Any]) -> None:
-        self._enter_experiment(event)
-        run_id, at = self._sweep_run(str(event["run"]), event), int(event["time"])
+    def _sweep_ended(self, run_id: str, event: Mapping[str, Any]) -> None:
+        at = int(event["time"])
         for file in event.get("files", ()):
             if Path(file).is_file():
                 self._store.log_artifact(run_id, str(file))
