@@ -94,9 +94,11 @@ def take_prefect(pictures: Album, url: str, ask: Callable[..., Any]) -> None:
     pictures.take("prefect-runs")
     pictures.open(f"{url}/runs/flow-run/{run['id']}", run["name"], "Completed")
     pictures.take("prefect-run")
-    pictures.open(f"{url}/runs/flow-run/{run['id']}?tab=Artifacts", "report-figures")
+    pictures.page.get_by_text("Artifacts", exact=True).last.click()
+    pictures.page.wait_for_timeout(5000)
     pictures.take("prefect-artifacts")
-    pictures.open(f"{url}/artifacts/key/report-figures", "report-figures")
+    figures = next(a for a in ask("artifacts") if a["key"] == "report-figures" and a["flow_run_id"] == run["id"])
+    pictures.open(f"{url}/artifacts/artifact/{figures['id']}", "pass@1")
     pictures.take("prefect-figures")
 
 
@@ -114,12 +116,12 @@ def take_mlflow(pictures: Album, artifacts: Path) -> None:
         [rl] = store.execute(f"{stage} AND t.key = 'r1flow.state' AND t.value = 'done'").fetchone()
     pictures.open(f"{base}/{experiment}/runs", "sweep ")
     pictures.close_offers()
-    pictures.page.locator(
-        "[class*=expander], [data-testid*=expander], button:has(svg[data-icon=plus-square])"
-    ).first.click()
-    pictures.page.get_by_text("sft_2.lr").first.wait_for()
+    pictures.page.locator("button[data-component-id*=runnamecellrenderer]").first.click()  # opens the sweep
+    pictures.page.get_by_text("lr=0.00").first.wait_for()
     pictures.take("mlflow-sweep")
     pictures.open(f"{base}/{experiment}/runs/{sweep}/artifacts", "table.md")
+    pictures.page.get_by_text("table.md").first.click()
+    pictures.page.get_by_text("Pareto fronts").first.wait_for()
     pictures.take("mlflow-sweep-summary")
     pictures.open(f"{base}/{experiment}/runs/{rl}", "rl_2", "Datasets")
     pictures.take("mlflow-stage")
@@ -128,3 +130,6 @@ def take_mlflow(pictures: Album, artifacts: Path) -> None:
     pictures.open(f"{base}/{experiment}/traces", "Input")
     pictures.close_offers()
     pictures.take("mlflow-rollouts")
+    pictures.page.get_by_text("<think>").first.click()
+    pictures.page.wait_for_timeout(5000)
+    pictures.take("mlflow-rollout")

@@ -60,7 +60,11 @@ def record_sweep(root, **settings):
     for number, seed in enumerate((1, 2)):
         tracker = MlflowTracker(directory=str(root / "mlflow"), patience_s=120, samples=3, **settings)
         started = {"run": f"r-{seed}", "pipeline": "r1", "seed": seed, "git": "abc123", "config": "seed: 1\n"}
-        started |= {"sweep": f"s-1/{number}", "arm": f"w=0.1 seed={seed}", "sweep_process": process_mark()}
+        started |= {
+            "sweep": f"s-1/{number}",
+            "arm": f"reward.weights.w=0.1 seed={seed}",
+            "sweep_process": process_mark(),
+        }
         tracker({"event": "run", "state": "started", **started})
         for stage in ("curate", "rl_1", "report"):
             tracker({"event": "stage", "stage": stage, "state": "building", "why": "building: never built"})

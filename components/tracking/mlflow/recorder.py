@@ -100,7 +100,7 @@ class Recorder:
         tags |= {"r1flow.directory": event.get("directory", ""), "mlflow.source.git.commit": event.get("git", "")}
         tags |= {"mlflow.source.name": "r1flow run", _PARENT: self._sweep_run(sweep, event) if sweep else ""}
         known = {key: str(value) for key, value in tags.items() if value}
-        name = str(event.get("arm") or event.get("run"))
+        name = _short(str(event["arm"])) if event.get("arm") else str(event.get("run"))
         self.memo["parent"] = self._store.create_run(self.experiment_id, int(event["time"]), known, name).info.run_id
         shown = {key: event[key] for key in ("pipeline", "seed", "choices", "overrides") if event.get(key) is not None}
         self._log_params(self.memo["parent"], shown)
@@ -248,6 +248,13 @@ class Recorder:
         params = [Param(key, value) for key, value in flat.items()]
         for start in range(0, len(params), 100):
             self._store.log_batch(run_id, params=params[start : start + 100])
+
+
+def _short(arm: str) -> str:
+    """``reward.weights.format=0.1 seed=1`` → ``format=0.1 seed=1``: pages cut long names where arms begin to differ."""
+    words = [word.rpartition("=") for word in arm.split(" ")]
+    last = [key.rpartition(".")[2] for key, _, _ in words]
+    return arm if len(set(last)) < len(last) else " ".join(f"{k}={w[2]}" for k, w in zip(last, words, strict=True))
 
 
 def _evaluation(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
