@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from prefect import flow
-from prefect.states import Cancelled, Crashed, Failed, State
+from prefect.client.schemas.objects import State
+from prefect.states import Cancelled, Crashed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.launch.events import Event
@@ -84,7 +85,7 @@ def serve(
     name: str, overrides: list[str], config_dir: Path | None, *, cron: str | None = None, every_s: int | None = None
 ) -> None:
     """Register the deployment and wait for its runs, until interrupted."""
-    from prefect.flows import EntrypointType
+    from prefect.types.entrypoint import EntrypointType
 
     run_pipeline.serve(  # pyright: ignore[reportAttributeAccessIssue]
         name=name,

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from components.evaluation.intervals import Change, Estimate, mean_estimate
 from components.rng import derive
 
-BySeed = Mapping[int, float]
+BySeed = Mapping[Any, float]
 DRAWS = 4000
 
 
@@ -107,5 +108,5 @@ def front_odds(
         spread = np.array([list(errors[name]) for name in arms])
         drawn = centre + spread * rng.standard_normal((draws, *centre.shape))
     better = (drawn[:, :, None] >= drawn[:, None]).all(-1) & (drawn[:, :, None] > drawn[:, None]).any(-1)  # [d, i, j]
-    on_front = ~better.any(axis=1)
+    on_front = ~np.asarray(better).max(axis=1)
     return {name: float(share) for name, share in zip(arms, on_front.mean(axis=0), strict=True)}

@@ -88,7 +88,7 @@ class Ray:
     to_files = True
 
     def __init__(self, *, address: str | None = None, jobs: int = 1, resources: dict[str, Any] | None = None) -> None:
-        import ray  # optional
+        import ray  # optional  # pyright: ignore[reportMissingImports]
 
         self._ray, self.jobs = ray, jobs
         ray.init(address=address, include_dashboard=False, ignore_reinit_error=True)

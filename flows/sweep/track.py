@@ -18,7 +18,7 @@ class SweepTracking:
 
     def __init__(self, root: Mapping[str, Any], pipeline: str, record: SweepRecord) -> None:
         self._record, self._begun = record, False
-        self._same = {"event": "sweep", "run": record.id, "pipeline": pipeline}
+        self._same: dict[str, Any] = {"event": "sweep", "run": record.id, "pipeline": pipeline}
         self._same["sweep_process"] = record.more.get("process")
         self._tracker = build(root.get("tracking") or None, allow=(*ALLOWED, *(root.get("allow") or ())))
 
