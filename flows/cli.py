@@ -224,7 +224,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.config:
         return _print_config(options)
     if options.multirun:
-        from flows.sweep import run_sweep
+        from flows.sweep.pool import run_sweep
 
         shown = {"quiet": options.quiet, "as_json": options.json}
         return run_sweep(options.overrides, options.config_dir, jobs=options.jobs, **shown)

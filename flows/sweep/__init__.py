@@ -6,4 +6,3 @@
 
 from flows.sweep.grid import expand as expand
 from flows.sweep.grid import sweep_values as sweep_values
-from flows.sweep.pool import run_sweep as run_sweep
