@@ -82,6 +82,7 @@ def test_kill_9_of_a_sweep_stops_its_run_at_the_next_step_and_the_same_command_g
     assert "going on, 0 of 2 runs are done" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("package", "options"),
     [
@@ -132,6 +133,7 @@ def test_a_search_finds_what_the_objective_asks_for_and_goes_on_as_if_it_had_not
     assert [trial.value for trial in study.trials] == steps[::2]
 
 
+@pytest.mark.slow
 def test_a_trial_whose_run_fails_does_not_end_the_search(r1flow, tmp_path):
     pytest.importorskip("optuna")
     done = r1flow("run", "-m", "-q", "sweep=optuna", "sweep.search.trials=2", "second.fail=true,false", "first.lr=0.1")
