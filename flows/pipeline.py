@@ -19,7 +19,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+from components.artifacts.directory import remove_tree
 from components.runtime import Inputs, Interrupted, StageArtifact
+from flows.content import changed_source
 from flows.launch import Context, Launcher, StageFailed, make_launcher
 from flows.launch.causes import is_transient
 from flows.launch.events import Emit
@@ -249,7 +251,14 @@ class Driver:
             resumed = checkpoints.is_dir() and any(checkpoints.iterdir())
             state = "resumed" if resumed else "building"
             self._emit({"event": "stage", "stage": spec.name, "state": state, "why": self._said.get(spec.name, "")})
-            return launcher(spec, parents, claim, self._context)
+            metrics = launcher(spec, parents, claim, self._context)
+            if changed := changed_source(spec, self._context.allow):
+                remove_tree(claim.draft)
+                reason = (
+                    f"what {changed} names was changed while the run went on; what the stage made of it is thrown away"
+                )
+                raise StageFailed(spec.name, f"{reason}. Fix: run the same command again")
+            return metrics
         finally:
             self._slots.release(held)
 
