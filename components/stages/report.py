@@ -6,8 +6,11 @@ import json
 from typing import Any
 
 from components.evaluation.doctor.read import StageFiles, by_step, examine_run
+from components.evaluation.page.controls import controls
+from components.evaluation.page.explorer import explorer
+from components.evaluation.page.lift_view import lift_notes
 from components.evaluation.page.notes import make_notes
-from components.evaluation.page.samples import explorer, side_by_side
+from components.evaluation.page.samples import side_by_side
 from components.evaluation.page.sources import Sources, read_sources
 from components.evaluation.page.view import render
 from components.evaluation.summary import compare, summarise
@@ -42,7 +45,8 @@ def report(
         return {}
     sources = read_sources(inputs, prefix)
     stages = evaluated_stages(sources, out.seed)
-    notes = make_notes(stages, sources)
+    lift = controls(sources, out.seed)
+    notes = make_notes(stages, sources, lift_notes(lift, stages))
     findings = examine_run(
         [StageFiles(stage, node.path, node.parents) for stage, node in sources.nodes.items()],
         {stage: by_step(rows) for stage, rows in sources.rollouts.items()},
@@ -54,6 +58,7 @@ def report(
         side_by_side(sources.evaluations, sources, comparisons, out.seed),
         explorer(sources, explorer_samples, out.seed),
         findings,
+        lift=lift,
         title=title,
         seed=out.seed,
     )
@@ -61,6 +66,7 @@ def report(
     (out.path / "report.html").write_text(page, encoding="utf-8")
     summary = {
         "stages": stages,
+        "lift": lift,
         "notes": [note.to_json() for note in notes],
         "findings": [finding.to_json() for finding in findings],
         "wall_s": {stage: node.wall_s for stage, node in sources.nodes.items() if node.wall_s is not None},

@@ -6,7 +6,7 @@ from components.evaluation.page.maps import heat_map, plane
 from components.evaluation.page.notes import make_notes
 from components.evaluation.page.samples import clip, segments
 from components.evaluation.page.sources import Node, Sources
-from components.evaluation.page.view import took
+from components.evaluation.page.ran import took
 
 
 def test_responses_split_at_their_tags():
