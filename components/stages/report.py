@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from components.evaluation.attribution import Evaluated, attribute
 from components.evaluation.doctor.read import StageFiles, by_step, examine_run
+from components.evaluation.lineage import incumbent
 from components.evaluation.page.notes import make_notes
 from components.evaluation.page.samples import explorer, side_by_side
 from components.evaluation.page.sources import Sources, read_sources
@@ -63,6 +65,7 @@ def report(
         "stages": stages,
         "notes": [note.to_json() for note in notes],
         "findings": [finding.to_json() for finding in findings],
+        "attribution": attribution(sources, out.seed),
         "wall_s": {stage: node.wall_s for stage, node in sources.nodes.items() if node.wall_s is not None},
     }
     (out.path / "summary.json").write_text(json.dumps(summary, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -90,3 +93,11 @@ def evaluated_stages(sources: Sources, seed: int) -> list[dict[str, Any]]:
         )
         before = evaluation
     return stages
+
+
+def attribution(sources: Sources, seed: int) -> dict[str, Any]:
+    """What the lift of every stage consists of, and who owns how much of it (see `attribute`)."""
+    parents = {stage: node.parents for stage, node in sources.nodes.items()}
+    names = {evaluation.stage for evaluation in sources.evaluations}
+    found = [Evaluated(e.stage, incumbent(e.stage, parents, names), e.rows) for e in sources.evaluations]
+    return attribute(found, address=(seed, "report"))
