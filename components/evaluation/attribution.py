@@ -2,15 +2,16 @@
 
 Four questions, each answered on the prompts that both evaluations have: did a stage make likely what the model could
 already do, or did it teach something new (`sharpening`); did it change how the model answers, or how well it does so
-(`style_and_skill`); what did each stage of a chain add (`shares`); and how much of it would the same compute have bought
-elsewhere (`against_control`). Rows are those of an evaluation's ``answers.parquet``; greedy answers are left out, and
-so are prompts that are no reasoning tasks. Everything returned is JSON.
+(`style_and_skill`); what did each stage of a chain add (`shares`); and how much of it would the same compute have
+bought elsewhere (`against_control`). Rows are those of an evaluation's ``answers.parquet``; greedy answers are left
+out, and so are prompts that are no reasoning tasks. Everything returned is JSON.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from components.evaluation.intervals import Change, mean_estimate, paired_change, t_quantile
@@ -134,8 +135,8 @@ def style_and_skill(before: Rows, after: Rows) -> dict[str, Any] | None:
 
     Returns:
         ``change``, ``style`` and ``skill`` as {value, low, high} (delete-one-prompt jackknife, Student's t), ``styles``
-        name → {share, accuracy}, each a pair (before, after), accuracy None where the style does not occur. None without
-        common prompts.
+        name → {share, accuracy}, each a pair (before, after), accuracy None where the style does not occur. None
+        without common prompts.
 
     Source: Kitagawa 1955, "Components of a difference between two rates".
     """
@@ -193,7 +194,7 @@ def shares(chain: Sequence[tuple[str, Rows]], *, address: Address = (0,)) -> lis
         return []
     whole = _change(rates[0][1], rates[-1][1], (*address, "chain"))
     found = []
-    for (_, before), (stage, after) in zip(rates[:-1], rates[1:], strict=True):
+    for (_, before), (stage, after) in pairwise(rates):
         change = _change(before, after, (*address, "chain", stage))
         share = change["effect"] / whole["effect"] if whole["low"] > 0 else None
         found.append({"stage": stage, "change": change, "share": share})
