@@ -1,56 +1,45 @@
-"""The style of a response: how it is written, told apart from whether it is right."""
+"""How a response looks, whatever it says: the strata within which accuracy is compared."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import Any
 
 from components.evaluation.metrics import thinking
+from components.evaluation.summary import is_right
 
-Row = Mapping[str, Any]
-STYLES = ("cut off", "broken format", "mixed language", "uses a tool", "short thought", "usual thought", "long thought")
-_IN_LANGUAGE = 0.9  # share of the thinking that has to be in the target language
-_SHORT, _LONG = 0.75, 1.33  # of the usual number of words
+STYLES = ("full", "brief", "mixed language", "malformed", "cut off")
 
 
-def styles(*evaluations: Sequence[Row]) -> list[list[str]]:
-    """One of `STYLES` for every row of every evaluation: the first that fits.
+def brief_below(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Cell ("family/level") → characters of thinking below which an answer counts as brief.
 
-    A thought is short or long against the median number of words over all the evaluations given, among well-formed
-    answers without a tool to prompts of the same family and level: harder prompts need more words, which is no style.
+    Half the median of the right, well-formed answers of all rows given: of every evaluation that is compared, so that
+    the mark is the same for all. A cell without a right answer has none.
     """
-    words: dict[tuple[Any, Any], list[int]] = defaultdict(list)
-    for row in _all(evaluations):
-        if _flaw(row) is None:
-            words[row["family"], row["level"]].append(_words(row))
-    usual = {cell: median(counts) for cell, counts in words.items()}
-    return [
-        [_flaw(row) or _length(_words(row), usual[row["family"], row["level"]]) for row in rows] for rows in evaluations
-    ]
+    lengths: dict[str, list[int]] = defaultdict(list)
+    for row in rows:
+        if is_right(row) and row["format_ok"] >= 1:
+            lengths[_cell(row)].append(len(thinking(row["response"])))
+    return {cell: median(found) / 2 for cell, found in lengths.items()}
 
 
-def _all(evaluations: Iterable[Sequence[Row]]) -> Iterable[Row]:
-    return (row for rows in evaluations for row in rows)
+def style_of(row: Mapping[str, Any], short: Mapping[str, float]) -> str:
+    """One of `STYLES`, the first that fits from the end: cut off at the limit, malformed, mixed language, brief, full.
 
-
-def _flaw(row: Row) -> str | None:
-    """What sets the response apart before its length does."""
+    Args:
+        short: marks of `brief_below`.
+    """
     if row["finish"] == "length":
         return "cut off"
-    if float(row.get("format_ok", 1.0)) < 1:
-        return "broken format"
-    if float(row.get("language", 1.0)) < _IN_LANGUAGE:
+    if row["format_ok"] < 1:
+        return "malformed"
+    if row.get("language") is not None and row["language"] < 1:
         return "mixed language"
-    return "uses a tool" if "<tool>" in row["response"] else None
+    return "brief" if len(thinking(row["response"])) < short.get(_cell(row), 0.0) else "full"
 
 
-def _words(row: Row) -> int:
-    return len(thinking(row["response"]).split())
-
-
-def _length(words: int, usual: float) -> str:
-    if words < _SHORT * usual:
-        return "short thought"
-    return "long thought" if words > _LONG * usual else "usual thought"
+def _cell(row: Mapping[str, Any]) -> str:
+    return f"{row['family']}/{row['level']}"

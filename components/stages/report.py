@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from components.evaluation.attribution import Evaluated, attribute
 from components.evaluation.doctor.read import StageFiles, by_step, examine_run
-from components.evaluation.page.controls import controls
+from components.evaluation.lineage import incumbent
 from components.evaluation.page.explorer import explorer
 from components.evaluation.page.lift_view import lift_notes
 from components.evaluation.page.notes import make_notes
@@ -45,8 +46,8 @@ def report(
         return {}
     sources = read_sources(inputs, prefix)
     stages = evaluated_stages(sources, out.seed)
-    lift = controls(sources, out.seed)
-    notes = make_notes(stages, sources, lift_notes(lift, stages))
+    owned = attribution(sources, out.seed)
+    notes = make_notes(stages, sources, lift_notes(owned, stages))
     findings = examine_run(
         [StageFiles(stage, node.path, node.parents) for stage, node in sources.nodes.items()],
         {stage: by_step(rows) for stage, rows in sources.rollouts.items()},
@@ -58,7 +59,7 @@ def report(
         side_by_side(sources.evaluations, sources, comparisons, out.seed),
         explorer(sources, explorer_samples, out.seed),
         findings,
-        lift=lift,
+        attribution=owned,
         title=title,
         seed=out.seed,
     )
@@ -66,9 +67,9 @@ def report(
     (out.path / "report.html").write_text(page, encoding="utf-8")
     summary = {
         "stages": stages,
-        "lift": lift,
         "notes": [note.to_json() for note in notes],
         "findings": [finding.to_json() for finding in findings],
+        "attribution": owned,
         "wall_s": {stage: node.wall_s for stage, node in sources.nodes.items() if node.wall_s is not None},
     }
     (out.path / "summary.json").write_text(json.dumps(summary, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -96,3 +97,11 @@ def evaluated_stages(sources: Sources, seed: int) -> list[dict[str, Any]]:
         )
         before = evaluation
     return stages
+
+
+def attribution(sources: Sources, seed: int) -> dict[str, Any]:
+    """What the lift of every stage consists of, and who owns how much of it (see `attribute`)."""
+    parents = {stage: node.parents for stage, node in sources.nodes.items()}
+    names = {evaluation.stage for evaluation in sources.evaluations}
+    found = [Evaluated(e.stage, incumbent(e.stage, parents, names), e.rows) for e in sources.evaluations]
+    return attribute(found, address=(seed, "report"))

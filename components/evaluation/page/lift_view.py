@@ -1,88 +1,160 @@
-"""The section on where the lift comes from: bars of its parts, and what they say in words."""
+"""The section on where the lift comes from: bars of its parts, pass@k over k, controls, and what they say in words.
+
+The figures are those of `components.evaluation.attribution`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from components.evaluation.page.notes import Note
+from markupsafe import Markup
 
-PARTS = {"sharpened": "sharpened", "new": "new ability", "lost": "lost", "style": "style", "skill": "skill"}
-_BEFORE, _WRITING = ("sharpened", "new", "lost"), ("style", "skill")
+from components.evaluation.intervals import share_estimate
+from components.evaluation.metrics import pass_at_k
+from components.evaluation.page.charts import Series, line_chart
+from components.evaluation.page.notes import Note, points
+from components.evaluation.page.sources import Evaluation, Node
+from components.evaluation.summary import is_right
+
+PARTS = {"known": "sharpened", "new": "new ability", "style": "style", "skill": "skill"}
 
 
-def bars(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Two stacked bars for every step, on one scale with a common zero; positions in percent of the width."""
-    values = [[step["lift"][name]["value"] for name in _BEFORE] for step in steps]
-    values += [[step["style"][name]["value"] for name in _WRITING] for step in steps]
-    most = max((sum(v for v in part if v > 0) for part in values), default=0.0)
-    least = min((sum(v for v in part if v < 0) for part in values), default=0.0)
-    span = (most - least) or 1.0
+def lift_section(
+    attribution: Mapping[str, Any], evaluations: Sequence[Evaluation], nodes: Mapping[str, Node]
+) -> dict[str, Any]:
+    """What the template needs.
+
+    Returns:
+        ``rows``: per stage with something to compare to: stage, parent, ``total``, ``share`` of the whole way (None
+        where it has no place on the way or there is none), ``bars`` (two of segments {name, left, width} in percent),
+        ``parts`` name → {value, low, high}, ``styles``, ``sharpening``; ``zero`` of the bars in percent; ``parts``,
+        the legend; ``curves``, the chart of pass@k; ``controls`` with the time that both sides took.
+    """
+    rows = [row for stage in attribution["stages"] if (row := _row(stage, attribution["chain"])) is not None]
+    zero = _place([bar for row in rows for bar in row["bars"]])
+    timed = [
+        {**entry, "wall_s": [nodes[entry[side]].wall_s if entry[side] in nodes else None for side in ("stage", "control")]}
+        for entry in attribution["controls"]
+    ]
+    return {"rows": rows, "zero": zero, "parts": PARTS, "curves": pass_chart(evaluations), "controls": timed}
+
+
+def _row(stage: Mapping[str, Any], chain: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    found: dict[str, Mapping[str, float]] = {}
+    if sharpening := stage["sharpening"]:
+        found |= {name: _estimate(sharpening[name]) for name in ("known", "new")}
+    if style := stage["style"]:
+        found |= {name: style[name] for name in ("style", "skill")}
+    if not found:
+        return None
+    bars = [
+        [{"name": name, "value": found[name]["value"]} for name in names if name in found]
+        for names in (("known", "new"), ("style", "skill"))
+    ]
     return {
-        "zero": -100 * least / span,
-        "rows": [
-            {
-                "before": _segments(step["lift"], _BEFORE, least, span),
-                "writing": _segments(step["style"], _WRITING, least, span),
-            }
-            for step in steps
-        ],
+        "stage": stage["stage"],
+        "parent": stage["parent"],
+        "total": style["change"] if style else _estimate(stage["sharpening"]["pass@1"]),
+        "share": next((entry["share"] for entry in chain if entry["stage"] == stage["stage"]), None),
+        "parts": found,
+        "bars": [bar for bar in bars if bar],
+        "styles": style["styles"] if style else {},
+        "sharpening": sharpening,
     }
 
 
-def _segments(parts: Mapping[str, Any], names: Sequence[str], least: float, span: float) -> list[dict[str, Any]]:
-    up = down = 0.0
-    found = []
-    for name in names:
-        value = parts[name]["value"]
-        left = up if value >= 0 else down + value
-        up, down = (up + value, down) if value >= 0 else (up, down + value)
-        found.append({"name": name, "left": 100 * (left - least) / span, "width": 100 * abs(value) / span})
-    return found
+def _estimate(change: Mapping[str, float]) -> dict[str, float]:
+    return {"value": change["effect"], "low": change["low"], "high": change["high"]}
 
 
-def lift_notes(found: Mapping[str, Any], stages: Sequence[Mapping[str, Any]]) -> list[Note]:
-    """Remarks on what a gain in accuracy is made of, for the stages whose gain a test supports, and on models with the
-    same start that are not compared as neighbours already."""
-    better = {
-        stage["name"] for stage in stages if ((stage["changes"] or {}).get("pass@1") or {}).get("verdict") == "better"
+def _place(bars: Sequence[list[dict[str, Any]]]) -> float:
+    """Give every segment its left edge and width on a scale common to all bars; the zero's place, in percent."""
+    most = max((sum(max(0.0, part["value"]) for part in bar) for bar in bars), default=0.0)
+    least = min((sum(min(0.0, part["value"]) for part in bar) for bar in bars), default=0.0)
+    span = (most - least) or 1.0
+    for bar in bars:
+        up = down = 0.0
+        for part in bar:
+            value = part["value"]
+            left = up if value >= 0 else down + value
+            up, down = (up + value, down) if value >= 0 else (up, down + value)
+            part |= {"left": 100 * (left - least) / span, "width": 100 * abs(value) / span}
+    return -100 * least / span
+
+
+def pass_curve(rows: Sequence[Mapping[str, Any]]) -> dict[int, dict[str, float]]:
+    """pass@k for k = 1, 2, 4, … and the number of samples that every prompt has: {value, low, high, n} by k."""
+    right: dict[str, list[bool]] = defaultdict(list)
+    for row in rows:
+        if row["kind"] == "reasoning" and row.get("sample", 0) >= 0:
+            right[row["task_id"]].append(is_right(row))
+    samples = min(map(len, right.values()), default=0)
+    ks = sorted({*(2**i for i in range(samples.bit_length()) if 2**i <= samples), samples} - {0})
+    total = sum(map(len, right.values()))
+    return {
+        k: share_estimate([pass_at_k(len(found), sum(found), k) for found in right.values()], total).to_json()
+        for k in ks
     }
-    notes = [_writing(step) for step in found["steps"] if step["stage"] in better and step["rl"]]
-    known = {frozenset((stage["name"], stage["against"])) for stage in stages}
-    return [*notes, *(note for group in found["same_start"] for note in _siblings(group, known))]
 
 
-def _writing(step: Mapping[str, Any]) -> Note:
-    style, skill = step["style"]["style"], step["style"]["skill"]
-    moved = max(step["style"]["table"], key=lambda row: abs(row["after"] - row["before"]))
+def pass_chart(evaluations: Sequence[Evaluation]) -> Markup:
+    """pass@k over k, a line per stage, in doublings of k: lines that meet to the right know the same."""
+    lines = []
+    for i, evaluation in enumerate(evaluations):
+        curve = pass_curve(evaluation.rows)
+        if len(curve) > 1:
+            low, high = ([e[end] for e in curve.values()] for end in ("low", "high"))
+            values = [e["value"] for e in curve.values()]
+            lines.append(Series(evaluation.stage, [float(k) for k in curve], values, low, high, colour=i % 8))
+    return line_chart(lines, title="pass@k over k", share=True, x_label="k", doubling_x=True)
+
+
+def lift_notes(attribution: Mapping[str, Any], stages: Sequence[Mapping[str, Any]]) -> list[Note]:
+    """Remarks on what the gains of RL stages are made of, and on models with the same start that are not compared as
+    neighbours already."""
+    better = {stage["name"] for stage in stages if stage["rl"] and _is_better(stage)}
+    notes = [_writing(entry) for entry in attribution["stages"] if entry["stage"] in better and entry["style"]]
+    neighbours = {frozenset((stage["name"], stage["against"])) for stage in stages}
+    controls = (c for c in attribution["controls"] if frozenset((c["stage"], c["control"])) not in neighbours)
+    return [*notes, *(note for entry in controls for note in _control(entry))]
+
+
+def _is_better(stage: Mapping[str, Any]) -> bool:
+    return ((stage["changes"] or {}).get("pass@1") or {}).get("verdict") == "better"
+
+
+def _writing(entry: Mapping[str, Any]) -> Note:
+    found = entry["style"]
+    style, skill = found["style"], found["skill"]
+    moved, shares = max(
+        ((name, row["share"]) for name, row in found["styles"].items()), key=lambda row: abs(row[1][1] - row[1][0])
+    )
     text = (
-        f"Of {_points(step['style']['total'])} in pass@1, {_points(style)} go with writing differently "
-        f"(most of all “{moved['style']}”: {moved['before']:.0%} → {moved['after']:.0%} of the answers) and "
-        f"{_points(skill)} with being right more often in the same style."
+        f"Of {_points(found['change'])} in pass@1, {_points(style)} go with writing differently (most of all “{moved}”: "
+        f"{shares[0]:.0%} → {shares[1]:.0%} of the answers) and {_points(skill)} with being right more often in the "
+        "same style."
     )
     if style["value"] > 2 * abs(skill["value"]):
-        return Note("info", f"{step['stage']} changed the style more than the skill", text)
+        return Note("info", f"{entry['stage']} changed the style more than the skill", text)
     if skill["value"] > 2 * abs(style["value"]):
-        return Note("good", f"{step['stage']} gained skill more than style", text)
-    return Note("info", f"{step['stage']} gained by both style and skill", text)
+        return Note("good", f"{entry['stage']} gained skill more than style", text)
+    return Note("info", f"{entry['stage']} gained by both style and skill", text)
 
 
-def _siblings(group: Mapping[str, Any], known: Set[frozenset[str]]) -> Iterator[Note]:
-    for test in group["tests"]:
-        if test["metric"] != "pass@1" or frozenset((test["a"], test["b"])) in known:
-            continue
-        wide = next((t for t in group["tests"] if (t["a"], t["b"]) == (test["a"], test["b"]) and t is not test), None)
-        text = f"{test['b']} against {test['a']}, both trained from {group['start']}: pass@1 {_effect(test)}"
-        text += f", {wide['metric']} {_effect(wide)}." if wide else "."
-        ahead = {"better": test["b"], "worse": test["a"]}.get(test["verdict"])
-        title = f"From {group['start']}, {ahead} gained more" if ahead else f"From {group['start']}, neither gained more"
-        yield Note("info", title, text)
+def _control(entry: Mapping[str, Any]) -> Iterator[Note]:
+    difference = entry["difference"]
+    text = (
+        f"{entry['stage']} {points(entry['treatment'])}, {entry['control']} {points(entry['control_change'])}, the "
+        f"difference {points(difference)} (p = {difference['p']:.3f})."
+    )
+    if entry["owned"] is not None:
+        text += f" Of {entry['stage']}'s lift, {entry['control']} does not explain {entry['owned']:.0%}."
+    ahead = entry["stage"] if difference["low"] > 0 else entry["control"] if difference["high"] < 0 else None
+    title = f"{ahead} gained more" if ahead else f"{entry['stage']} and {entry['control']} gained alike"
+    yield Note("info", f"From {entry['start']}, {title}", text)
 
 
 def _points(estimate: Mapping[str, float]) -> str:
     return f"{100 * estimate['value']:+.1f} [{100 * estimate['low']:+.1f}, {100 * estimate['high']:+.1f}] points"
-
-
-def _effect(test: Mapping[str, float]) -> str:
-    interval = f"[{100 * test['low']:+.1f}, {100 * test['high']:+.1f}]"
-    return f"{100 * test['effect']:+.1f} points {interval} (adjusted p = {test['p_holm']:.3f})"

@@ -12,11 +12,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from components.evaluation.doctor.finding import Finding
-from components.evaluation.page.controls import pass_chart
 from components.evaluation.page.cost import cost_of
 from components.evaluation.page.curves import loss_charts, rl_charts
 from components.evaluation.page.figures import columns, families, level_charts, markers, safety_plane, tested
-from components.evaluation.page.lift_view import PARTS, bars
+from components.evaluation.page.lift_view import lift_section
 from components.evaluation.page.notes import LABELS, Note
 from components.evaluation.page.ran import counted, origin, pipeline, tiles, took
 from components.evaluation.page.sources import Sources
@@ -34,14 +33,14 @@ def render(
     records: Sequence[Mapping[str, Any]],
     findings: Sequence[Finding] = (),
     *,
-    lift: Mapping[str, Any],
+    attribution: Mapping[str, Any],
     title: str,
     seed: int,
 ) -> str:
     """The page. Everything a model or a data set wrote is escaped by the template or set as text by the script.
 
     Args:
-        lift: what `controls` found.
+        attribution: what the lift of every stage consists of, see `components.evaluation.attribution.attribute`.
     """
     costs = {stage: cost_of(node) for stage, node in sources.nodes.items()}
     return fill(
@@ -57,10 +56,7 @@ def render(
         notes=notes,
         findings=findings,
         trained=[stage for stage in sources.nodes if stage in sources.steps],
-        lift=lift,
-        lift_bars=bars(lift["steps"]),
-        lift_parts=PARTS,
-        pass_chart=pass_chart(lift["curves"]),
+        lift=lift_section(attribution, sources.evaluations, sources.nodes),
         pipeline=pipeline(sources.nodes, costs),
         families=families(stages),
         family_charts=level_charts(stages, "correct", share=True),
