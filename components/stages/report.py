@@ -7,6 +7,7 @@ from typing import Any
 
 from components.evaluation.attribution import Evaluated, attribute
 from components.evaluation.doctor.read import StageFiles, by_step, examine_run
+from components.evaluation.gate import judge
 from components.evaluation.lineage import incumbent
 from components.evaluation.page.explorer import explorer
 from components.evaluation.page.lift_view import lift_notes
@@ -46,7 +47,7 @@ def report(
         return {}
     sources = read_sources(inputs, prefix)
     stages = evaluated_stages(sources, out.seed)
-    owned = attribution(sources, out.seed)
+    owned, gate = attribution(sources, out.seed), verdicts(sources, out.seed)
     notes = make_notes(stages, sources, lift_notes(owned, stages))
     findings = examine_run(
         [StageFiles(stage, node.path, node.parents) for stage, node in sources.nodes.items()],
@@ -60,6 +61,7 @@ def report(
         explorer(sources, explorer_samples, out.seed),
         findings,
         attribution=owned,
+        verdicts=gate,
         title=title,
         seed=out.seed,
     )
@@ -70,6 +72,7 @@ def report(
         "notes": [note.to_json() for note in notes],
         "findings": [finding.to_json() for finding in findings],
         "attribution": owned,
+        "gate": gate,
         "wall_s": {stage: node.wall_s for stage, node in sources.nodes.items() if node.wall_s is not None},
     }
     (out.path / "summary.json").write_text(json.dumps(summary, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -101,7 +104,22 @@ def evaluated_stages(sources: Sources, seed: int) -> list[dict[str, Any]]:
 
 def attribution(sources: Sources, seed: int) -> dict[str, Any]:
     """What the lift of every stage consists of, and who owns how much of it (see `attribute`)."""
+    before = _incumbents(sources)
+    return attribute([Evaluated(e.stage, before[e.stage], e.rows) for e in sources.evaluations], address=(seed, "report"))
+
+
+def verdicts(sources: Sources, seed: int) -> list[dict[str, Any]]:
+    """What the promotion gate says of every model that comes after an evaluated one."""
+    rows = {evaluation.stage: evaluation.rows for evaluation in sources.evaluations}
+    return [
+        judge(rows[before], rows[stage], stage=stage, against=before, address=(seed, stage, before)).to_json()
+        for stage, before in _incumbents(sources).items()
+        if before is not None
+    ]
+
+
+def _incumbents(sources: Sources) -> dict[str, str | None]:
+    """Evaluated stage → the evaluated stage that it comes after."""
     parents = {stage: node.parents for stage, node in sources.nodes.items()}
     names = {evaluation.stage for evaluation in sources.evaluations}
-    found = [Evaluated(e.stage, incumbent(e.stage, parents, names), e.rows) for e in sources.evaluations]
-    return attribute(found, address=(seed, "report"))
+    return {evaluation.stage: incumbent(evaluation.stage, parents, names) for evaluation in sources.evaluations}

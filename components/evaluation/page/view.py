@@ -34,6 +34,7 @@ def render(
     findings: Sequence[Finding] = (),
     *,
     attribution: Mapping[str, Any],
+    verdicts: Sequence[Mapping[str, Any]] = (),
     title: str,
     seed: int,
 ) -> str:
@@ -41,6 +42,7 @@ def render(
 
     Args:
         attribution: what the lift of every stage consists of, see `components.evaluation.attribution.attribute`.
+        verdicts: of the promotion gate, see `components.evaluation.gate.Verdict`.
     """
     costs = {stage: cost_of(node) for stage, node in sources.nodes.items()}
     return fill(
@@ -52,6 +54,7 @@ def render(
         headline=columns(stages, _HEADLINE),
         tested=tested(stages),
         safety=columns(stages, _SAFETY),
+        verdicts=verdicts,
         tiles=tiles(stages, costs),
         notes=notes,
         findings=findings,
