@@ -21,6 +21,8 @@ class Series:
 
     Attributes:
         area: fill between low and high instead of whiskers.
+        dash: 0 for a whole line, 1 and 2 for broken ones: tells lines of one colour apart.
+        key: what the legend calls the line by; its place in the chart if None.
     """
 
     name: str
@@ -31,6 +33,8 @@ class Series:
     raw: Sequence[float] | None = None
     colour: int = 0
     area: bool = False
+    dash: int = 0
+    key: int | None = None
 
 
 def smooth(values: Sequence[float]) -> list[float]:
@@ -48,12 +52,14 @@ def line_chart(
     x_label: str = "step",
     whole_x: bool = True,
     doubling_x: bool = False,
+    legend: bool = True,
 ) -> Markup:
     """A figure with a title, a legend where there is more than one line, and axes with about four ticks.
 
     Args:
         share: values are shares in [0, 1], shown as percentages on a full axis.
         doubling_x: the x axis goes in doublings.
+        legend: draw one; False where the page has one for several charts.
     """
     series = [s for s in series if len(s.x)]
     if not series:
@@ -64,26 +70,34 @@ def line_chart(
     low, high = (0.0, 1.0) if share else (min(shown), max(shown))
     y_axis = Axis(low, high, _HEIGHT - _BOTTOM, _TOP, share=share)
     parts = [_grid(x_axis, y_axis, x_label)]
-    parts += [f'<g data-line="{i}">{_line(s, x_axis, y_axis)}</g>' for i, s in enumerate(series)]
+    parts += [f'<g data-line="{_key(s, i)}">{_line(s, x_axis, y_axis)}</g>' for i, s in enumerate(series)]
     cross = f'<line class="cross" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}"/>'
-    return figure(title, (_WIDTH, _HEIGHT), "".join(parts) + cross, series, _hover(series, x_axis, y_axis, x_label))
-
-
-def figure(title: str, size: tuple[int, int], inside: str, series: Sequence[Series], hover: dict[str, object]) -> Markup:
-    """The figure around SVG that is escaped already; its legend switches lines off and on."""
-    names = [(i, s.colour, s.name) for i, s in enumerate(series)]
-    keys = "".join(
-        f'<button type="button" data-line="{i}" aria-pressed="true"><i class="b{colour}"></i>{escape(name)}</button>'
-        for i, colour, name in names
-    )
-    told = escape(json.dumps(hover), quote=True)
-    quoted = escape(title, quote=True)
-    label = f"{quoted}: {escape(', '.join(name for *_, name in names), quote=True)}" if len(names) > 1 else quoted
-    return Markup(
+    told = escape(json.dumps(_hover(series, x_axis, y_axis, x_label)), quote=True)
+    names = f": {', '.join(s.name for s in series)}" if len(series) > 1 else ""
+    return Markup(  # every name in it was escaped
         f'<figure class="chart" data-hover="{told}"><figcaption>{escape(title)}</figcaption>'
-        f'<svg viewBox="0 0 {size[0]} {size[1]}" role="img" tabindex="0" aria-label="{label}">{inside}</svg>'
-        f'<div class="legend">{keys if len(names) > 1 else ""}</div></figure>'
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" tabindex="0" aria-label="{escape(title + names, quote=True)}">'
+        f"{''.join(parts)}{cross}</svg>"
+        f'<div class="legend">{legend_keys(series) if legend and len(series) > 1 else ""}</div></figure>'
     )
+
+
+def legend_keys(series: Sequence[Series]) -> Markup:
+    """A button per line that switches it off and on."""
+    keys = (
+        f'<button type="button" data-line="{_key(s, i)}" aria-pressed="true">'
+        f'<i class="b{s.colour}{_dashes(s)}"></i>{escape(s.name)}</button>'
+        for i, s in enumerate(series)
+    )
+    return Markup("".join(keys))
+
+
+def _key(s: Series, place: int) -> int:
+    return place if s.key is None else s.key
+
+
+def _dashes(s: Series) -> str:
+    return f" dash{s.dash % 3}" if s.dash else ""
 
 
 def _hover(series: Sequence[Series], x_axis: Axis, y_axis: Axis, x_label: str) -> dict[str, object]:
@@ -93,7 +107,8 @@ def _hover(series: Sequence[Series], x_axis: Axis, y_axis: Axis, x_label: str) -
         "x": [round(x_axis.at(x), 1) for x in longest.x],
         "label": [f"{x_label} {x:g}" for x in longest.x],
         "series": [
-            {"name": s.name, "c": s.colour, "line": i, "y": _said(s, longest, y_axis)} for i, s in enumerate(series)
+            {"name": s.name, "c": s.colour, "line": _key(s, i), "y": _said(s, longest, y_axis)}
+            for i, s in enumerate(series)
         ],
     }
 
@@ -131,7 +146,7 @@ def _line(s: Series, x_axis: Axis, y_axis: Axis) -> str:
         parts.append(f'<path class="area f{s.colour}" d="M{"L".join(outline)}Z"/>')
     if s.raw is not None:
         parts.append(f'<path class="raw s{s.colour}" d="M{"L".join(_points(s.x, s.raw, x_axis, y_axis))}"/>')
-    parts.append(f'<path class="line s{s.colour}" d="M{"L".join(_points(s.x, s.y, x_axis, y_axis))}"/>')
+    parts.append(f'<path class="line s{s.colour}{_dashes(s)}" d="M{"L".join(_points(s.x, s.y, x_axis, y_axis))}"/>')
     if not s.area and s.low is not None and s.high is not None:
         for x, low, high in zip(s.x, s.low, s.high, strict=True):
             at = x_axis.at(x)

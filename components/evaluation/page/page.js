@@ -28,6 +28,12 @@ const make = (tag, className, text) => {
 }
 
 // Charts: a line at the nearest point and what it says, by pointer or arrow keys; the legend switches lines off.
+const switches = new Map(); // chart → what switches one of its lines
+const press = (key, charts) => {
+  const visible = key.getAttribute("aria-pressed") !== "true";
+  key.setAttribute("aria-pressed", String(visible));
+  for (const chart of charts) switches.get(chart)?.(Number(key.dataset.line), visible);
+};
 for (const chart of document.querySelectorAll("figure.chart[data-hover]")) {
   const data = JSON.parse(chart.dataset.hover);
   const svg = chart.querySelector("svg");
@@ -77,15 +83,16 @@ for (const chart of document.querySelectorAll("figure.chart[data-hover]")) {
     event.preventDefault();
     show(go);
   });
-  for (const key of chart.querySelectorAll(".legend button")) {
-    key.addEventListener("click", () => {
-      const line = Number(key.dataset.line);
-      const visible = off.has(line);
-      if (visible) off.delete(line); else off.add(line);
-      key.setAttribute("aria-pressed", String(visible));
-      svg.querySelector(`g[data-line="${line}"]`).style.display = visible ? "" : "none";
-    });
-  }
+  switches.set(chart, (line, visible) => {
+    if (visible) off.delete(line); else off.add(line);
+    const drawn = svg.querySelector(`g[data-line="${line}"]`);
+    if (drawn) drawn.style.display = visible ? "" : "none";
+  });
+  for (const key of chart.querySelectorAll(".legend button")) key.addEventListener("click", () => press(key, [chart]));
+}
+for (const legend of document.querySelectorAll(".legend.shared")) {
+  const charts = legend.closest("section").querySelectorAll("figure.chart");
+  for (const key of legend.querySelectorAll("button")) key.addEventListener("click", () => press(key, charts));
 }
 
 // Families: their levels open and close.
@@ -95,6 +102,23 @@ for (const button of document.querySelectorAll(".heat-table button")) {
     button.setAttribute("aria-expanded", String(open));
     for (const row of button.closest("tbody").querySelectorAll(".level")) row.hidden = !open;
   });
+}
+
+// Tables that sort: by the column whose head is chosen, the other way round when it is chosen again.
+for (const table of document.querySelectorAll("table.sortable")) {
+  for (const head of table.querySelectorAll("th[data-sort]")) {
+    head.tabIndex = 0;
+    const sort = () => {
+      const down = head.getAttribute("aria-sort") !== "descending";
+      for (const other of table.querySelectorAll("th[aria-sort]")) other.removeAttribute("aria-sort");
+      head.setAttribute("aria-sort", down ? "descending" : "ascending");
+      const of = (row) => { const value = row.cells[head.cellIndex].dataset.value; return value === "" ? -Infinity : Number(value); };
+      const rows = [...table.tBodies[0].rows].sort((a, b) => (down ? of(b) - of(a) : of(a) - of(b)) || 0);
+      table.tBodies[0].append(...rows);
+    };
+    head.addEventListener("click", sort);
+    head.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); sort(); } });
+  }
 }
 
 // Navigation: which section is on screen.
