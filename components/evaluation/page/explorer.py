@@ -20,7 +20,8 @@ def explorer(sources: Sources, count: int, seed: int) -> list[dict[str, Any]]:
     """About ``count`` records: an equal part for every evaluation and every RL stage.
 
     Prompts are the same for all evaluations, so that one search finds what every stage said to it. Training rollouts
-    come in groups spread evenly over the steps, each with its best, its worst and others of it.
+    come in groups spread evenly over the steps, of those whose rollouts earned different rewards where there are any;
+    each with its best, its worst and others of it.
     """
     parts = len(sources.evaluations) + len(sources.rollouts)
     if not parts:
@@ -66,8 +67,11 @@ def _training(
     rng = stream(seed, "report", "explorer", stage)
     stretches = [keys[i * len(keys) // wanted : (i + 1) * len(keys) // wanted] for i in range(wanted)]
     records = []
-    for key in (rng.choice(stretch) for stretch in stretches if stretch):
-        group = groups[key]
+    for stretch in stretches:
+        telling = [key for key in stretch if len({row["total"] for row in groups[key]}) > 1]
+        if not (ready := telling or stretch):
+            continue
+        group = groups[rng.choice(ready)]
         ranked = sorted(group, key=lambda row: row["total"])
         middle = ranked[1:-1]
         ends = [ranked[-1], ranked[0]] if len(ranked) > 1 else ranked
