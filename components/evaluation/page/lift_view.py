@@ -150,7 +150,8 @@ def _control(entry: Mapping[str, Any]) -> Iterator[Note]:
         f"difference {points(difference)} (p = {difference['p']:.3f})."
     )
     if entry["owned"] is not None:
-        text += f" Of {entry['stage']}'s lift, {entry['control']} does not explain {entry['owned']:.0%}."
+        own = min(1.0, max(0.0, entry["owned"]))  # a control that fell back explains nothing
+        text += f" Of {entry['stage']}'s lift, {entry['control']} does not explain {own:.0%}."
     ahead = entry["stage"] if difference["low"] > 0 else entry["control"] if difference["high"] < 0 else None
     title = f"{ahead} gained more" if ahead else f"{entry['stage']} and {entry['control']} gained alike"
     yield Note("info", f"From {entry['start']}, {title}", text)
