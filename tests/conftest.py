@@ -36,8 +36,10 @@ def public_data():
 
 @pytest.fixture(scope="module")
 def browser():
-    """A headless Chromium, driven by Playwright; skips where either is missing. No other test may use asyncio meanwhile,
-    so it ends with the module."""
+    """A headless Chromium, driven by Playwright; skips where either is missing.
+
+    Playwright's event loop runs in this thread, where no other test could use asyncio: it ends with the module.
+    """
     driver = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed (extra dev)")
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if chromium is None:

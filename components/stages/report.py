@@ -105,7 +105,9 @@ def evaluated_stages(sources: Sources, seed: int) -> list[dict[str, Any]]:
 def attribution(sources: Sources, seed: int) -> dict[str, Any]:
     """What the lift of every stage consists of, and who owns how much of it (see `attribute`)."""
     before = _incumbents(sources)
-    return attribute([Evaluated(e.stage, before[e.stage], e.rows) for e in sources.evaluations], address=(seed, "report"))
+    return attribute(
+        [Evaluated(e.stage, before[e.stage], e.rows) for e in sources.evaluations], address=(seed, "report")
+    )
 
 
 def verdicts(sources: Sources, seed: int) -> list[dict[str, Any]]:

@@ -18,13 +18,9 @@ def estimate(value, over="seeds"):
     return {"value": value, "low": value - 0.05, "high": value + 0.05, "n": 2, "over": over}
 
 
-def test_of(effect, p=0.01):
-    return {
-        "effect": effect, "low": effect - 0.02, "high": effect + 0.02, "p": p, "p_holm": p, "n": 2, "over": "seeds",
-    }  # fmt: skip
-
-
-test_of.__test__ = False
+def paired(effect):
+    ends = {"low": effect - 0.02, "high": effect + 0.02}
+    return {"effect": effect, **ends, "p": 0.01, "p_holm": 0.01, "n": 2, "over": "seeds"}
 
 
 def summary(lengths=(20.0, 30.0, 25.0)):
@@ -36,7 +32,7 @@ def summary(lengths=(20.0, 30.0, 25.0)):
             "seeds": ["0", "1"],
             "objective": None,
             "metrics": {"pass@1": estimate(value), "length": estimate(length)},
-            "against": {} if label == labels[0] else {"pass@1": test_of(value - 0.5), "length": test_of(length - 20)},
+            "against": {} if label == labels[0] else {"pass@1": paired(value - 0.5), "length": paired(length - 20)},
         }
         for (label, value), length in zip(ARMS.items(), lengths, strict=True)
     ]
@@ -182,7 +178,9 @@ def test_kinds_of_lift_are_means_over_the_runs_of_an_arm(tmp_path):
         ArmRun("a", str(n), "done", "", {"report": {"path": str(tmp_path / "cache" / "report" / f"k{n}")}})
         for n in (0, 1)
     ]
-    assert lifts(runs) == {"a": {"change": 0.2, "style": 0.15, "skill": 0.05, "known": pytest.approx(0.13), "new": 0.08}}
+    assert lifts(runs) == {
+        "a": {"change": 0.2, "style": 0.15, "skill": 0.05, "known": pytest.approx(0.13), "new": 0.08}
+    }
     assert lifts([ArmRun("a", "0", "failed")]) == {}
 
 

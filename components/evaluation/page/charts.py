@@ -73,10 +73,10 @@ def line_chart(
     parts += [f'<g data-line="{_key(s, i)}">{_line(s, x_axis, y_axis)}</g>' for i, s in enumerate(series)]
     cross = f'<line class="cross" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}"/>'
     told = escape(json.dumps(_hover(series, x_axis, y_axis, x_label)), quote=True)
-    names = f": {', '.join(s.name for s in series)}" if len(series) > 1 else ""
+    label = escape(f"{title}: {', '.join(s.name for s in series)}" if len(series) > 1 else title, quote=True)
     return Markup(  # every name in it was escaped
         f'<figure class="chart" data-hover="{told}"><figcaption>{escape(title)}</figcaption>'
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" tabindex="0" aria-label="{escape(title + names, quote=True)}">'
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" tabindex="0" aria-label="{label}">'
         f"{''.join(parts)}{cross}</svg>"
         f'<div class="legend">{legend_keys(series) if legend and len(series) > 1 else ""}</div></figure>'
     )

@@ -35,7 +35,10 @@ def lift_section(
     rows = [row for stage in attribution["stages"] if (row := _row(stage, attribution["chain"])) is not None]
     zero = _place([bar for row in rows for bar in row["bars"]])
     timed = [
-        {**entry, "wall_s": [nodes[entry[side]].wall_s if entry[side] in nodes else None for side in ("stage", "control")]}
+        {
+            **entry,
+            "wall_s": [nodes[entry[side]].wall_s if entry[side] in nodes else None for side in ("stage", "control")],
+        }
         for entry in attribution["controls"]
     ]
     return {"rows": rows, "zero": zero, "parts": PARTS, "curves": pass_chart(evaluations), "controls": timed}
@@ -132,9 +135,9 @@ def _writing(entry: Mapping[str, Any]) -> Note:
         ((name, row["share"]) for name, row in found["styles"].items()), key=lambda row: abs(row[1][1] - row[1][0])
     )
     text = (
-        f"Of {_points(found['change'])} in pass@1, {_points(style)} go with writing differently (most of all “{moved}”: "
-        f"{shares[0]:.0%} → {shares[1]:.0%} of the answers) and {_points(skill)} with being right more often in the "
-        "same style."
+        f"Of {_points(found['change'])} in pass@1, {_points(style)} go with writing differently (most of all "
+        f"“{moved}”: {shares[0]:.0%} → {shares[1]:.0%} of the answers) and {_points(skill)} with being right more often "
+        "in the same style."
     )
     if style["value"] > 2 * abs(skill["value"]):
         return Note("info", f"{entry['stage']} changed the style more than the skill", text)

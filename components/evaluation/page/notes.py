@@ -36,9 +36,7 @@ class Note:
         return asdict(self)
 
 
-def make_notes(
-    stages: Sequence[Mapping[str, Any]], sources: Sources, on_lift: Sequence[Note] = ()
-) -> list[Note]:
+def make_notes(stages: Sequence[Mapping[str, Any]], sources: Sources, on_lift: Sequence[Note] = ()) -> list[Note]:
     """All remarks on a run, in reading order.
 
     Args:
@@ -106,7 +104,9 @@ def _effect(stage: Mapping[str, Any]) -> Iterator[Note]:
         )
     else:
         counted = f", {one['p_holm']:.2f} adjusted for the {len(changes)} figures compared" if one["p"] < 0.05 else ""
-        text = f"pass@1 {points(one)} against {stage['against']}: within what chance does (p = {one['p']:.2f}{counted})."
+        text = (
+            f"pass@1 {points(one)} against {stage['against']}: within what chance does (p = {one['p']:.2f}{counted})."
+        )
         yield Note("info", f"{name} left accuracy where it was", text)
     paid = [
         m

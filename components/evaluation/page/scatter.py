@@ -95,13 +95,16 @@ def _grid(x_axis: Axis, y_axis: Axis, x_label: str, y_label: str) -> str:
     for tick in y_axis.ticks():
         y = y_axis.at(tick)
         parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(f'<text class="axis" x="{_LEFT - 5}" y="{y + 3.5:.1f}" text-anchor="end">{y_axis.text(tick)}</text>')
+        parts.append(
+            f'<text class="axis" x="{_LEFT - 5}" y="{y + 3.5:.1f}" text-anchor="end">{y_axis.text(tick)}</text>'
+        )
+    below = _HEIGHT - _BOTTOM + 14
     for tick in x_axis.ticks():
         x = x_axis.at(tick)
         parts.append(f'<line class="grid" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}" x1="{x:.1f}" x2="{x:.1f}"/>')
-        parts.append(
-            f'<text class="axis" x="{x:.1f}" y="{_HEIGHT - _BOTTOM + 14}" text-anchor="middle">{x_axis.text(tick)}</text>'
-        )
+        parts.append(f'<text class="axis" x="{x:.1f}" y="{below}" text-anchor="middle">{x_axis.text(tick)}</text>')
     parts.append(f'<text class="axis" x="{_LEFT}" y="9" text-anchor="start">↑ {escape(y_label)}</text>')
-    parts.append(f'<text class="axis" x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 5}" text-anchor="end">{escape(x_label)} →</text>')
+    parts.append(
+        f'<text class="axis" x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 5}" text-anchor="end">{escape(x_label)} →</text>'
+    )
     return "".join(parts)

@@ -121,9 +121,7 @@ def _line(arm: str, colours: Mapping[str, int], names: Mapping[str, str], **draw
     return Series(names.get(arm, arm), **found, colour=number % 8, dash=number // 8, key=number)
 
 
-def _curve_charts(
-    runs: Sequence[ArmRun], colours: Mapping[str, int], names: Mapping[str, str]
-) -> list[dict[str, Any]]:
+def _curve_charts(runs: Sequence[ArmRun], colours: Mapping[str, int], names: Mapping[str, str]) -> list[dict[str, Any]]:
     """For each stage, a chart per metric: a line per arm, its seeds' mean, and what they span where arms are few."""
     sections = []
     for stage, metrics in curves(runs).items():
