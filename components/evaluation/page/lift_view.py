@@ -135,9 +135,8 @@ def _writing(entry: Mapping[str, Any]) -> Note:
         ((name, row["share"]) for name, row in found["styles"].items()), key=lambda row: abs(row[1][1] - row[1][0])
     )
     text = (
-        f"Of {_points(found['change'])} in pass@1, {_points(style)} go with writing differently (most of all "
-        f"“{moved}”: {shares[0]:.0%} → {shares[1]:.0%} of the answers) and {_points(skill)} with being right more often "
-        "in the same style."
+        f"Of {_points(found['change'])} in pass@1, {_points(style)} go with another style (most of all “{moved}”: "
+        f"{shares[0]:.0%} → {shares[1]:.0%} of the answers) and {_points(skill)} with more right answers in one style."
     )
     if style["value"] > 2 * abs(skill["value"]):
         return Note("info", f"{entry['stage']} changed the style more than the skill", text)
