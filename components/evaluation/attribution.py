@@ -253,7 +253,7 @@ def _decompose(tasks: Sequence[str], sides: Sequence[_Judged]) -> tuple[float, f
         return 0.0, 0.0
     share, right = _weigh(tasks, sides[0]), _weigh(tasks, sides[1])
     style = skill = 0.0
-    for name in share.keys() | right.keys():
+    for name in sorted(share.keys() | right.keys()):  # in one order, for the sums' last digits
         p, q = share.get(name, (0.0, 0.0)), right.get(name, (0.0, 0.0))
         a = p[1] / p[0] if p[0] else q[1] / q[0]
         b = q[1] / q[0] if q[0] else a
@@ -275,7 +275,7 @@ def _weigh(tasks: Sequence[str], side: _Judged) -> dict[str, tuple[float, float]
 
 def _by_style(sides: Sequence[_Judged]) -> dict[str, dict[str, list[float | None]]]:
     weighed = [_weigh(list(side), side) for side in sides]
-    names = sorted(set().union(*weighed), key=lambda name: -sum(w.get(name, (0.0,))[0] for w in weighed))
+    names = sorted(sorted(set().union(*weighed)), key=lambda name: -sum(w.get(name, (0.0,))[0] for w in weighed))
     return {
         name: {
             "share": [w.get(name, (0.0, 0.0))[0] for w in weighed],

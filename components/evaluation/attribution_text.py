@@ -57,7 +57,7 @@ def _control(entry: Mapping[str, Any]) -> str:
 
 
 def _biggest_move(styles: Mapping[str, Mapping[str, Any]]) -> str:
-    name, entry = max(styles.items(), key=lambda item: abs(item[1]["share"][1] - item[1]["share"][0]))
+    name, entry = max(styles.items(), key=lambda item: round(abs(item[1]["share"][1] - item[1]["share"][0]), 9))
     before, after = entry["share"]
     return f"{name} answers {share(before)} → {share(after)}"
 
