@@ -1,8 +1,8 @@
 """The promotion gate during a run: each evaluated model against the one it would replace.
 
 ``gate: warn`` (of the run, or of one stage or its evaluation: ``rl_1.gate=stop``) names a stage whose model is no
-better than that of the evaluated stage it comes after, or paid for it; ``stop`` also ends the run with exit code 1, with
-everything kept; ``off`` is silent. The verdict goes to the console, to run.json and, as a finding, to the tracker.
+better than that of the evaluated stage it comes after, or paid for it; ``stop`` also ends the run with exit code 1 and
+keeps everything; ``off`` is silent. The verdict goes to the console, to run.json and, as a finding, to the tracker.
 """
 
 from __future__ import annotations

@@ -175,6 +175,7 @@ def show_report(content: Mapping[str, Any], console: Any) -> bool:
     """Print a run's evaluation table and the path of its report; False if it has none."""
     import json
 
+    from components.evaluation.attribution_text import attribution_lines
     from components.tracking.console import console_table
 
     for stage in content["stages"].values():
@@ -183,7 +184,10 @@ def show_report(content: Mapping[str, Any], console: Any) -> bool:
             continue
         summary = page.with_name("summary.json")
         if summary.is_file():
-            console.print(console_table(json.loads(summary.read_text(encoding="utf-8"))))
+            found = json.loads(summary.read_text(encoding="utf-8"))
+            console.print(console_table(found))
+            for line in attribution_lines(found.get("attribution") or {}):
+                console.print(f"· {line}", markup=False, highlight=False, soft_wrap=True)
         console.print(f"Report: {page}", markup=False, highlight=False, soft_wrap=True)
         return True
     return False

@@ -17,7 +17,7 @@ from typing import Any
 from components.evaluation.intervals import Change, mean_estimate, paired_change, t_quantile
 from components.evaluation.metrics import pass_at_k
 from components.evaluation.styles import brief_below, style_of
-from components.evaluation.summary import is_right
+from components.evaluation.summary import compare, is_right
 
 Row = Mapping[str, Any]
 Rows = Iterable[Row]
@@ -40,9 +40,10 @@ def attribute(evaluations: Sequence[Evaluated], *, address: Address = (0,)) -> d
     Returns:
         ``stages``: for each model with a parent, ``stage``, ``parent``, ``sharpening`` (see there) and ``style`` (of
         `style_and_skill`); ``chain``: `shares` along the longest line of parents; ``controls``: ``start``, ``stage``,
-        ``control`` and `against_control` of any two models with the same parent, the earlier one as the treatment.
+        ``control`` and `against_control` of models with the same parent, the first of them as the treatment.
     """
     known = {evaluation.stage: evaluation for evaluation in evaluations}
+    treated: dict[str, Evaluated] = {}
     stages, controls = [], []
     for after in evaluations:
         before = known.get(after.parent or "")
@@ -57,10 +58,10 @@ def attribute(evaluations: Sequence[Evaluated], *, address: Address = (0,)) -> d
                 "style": style_and_skill(before.rows, after.rows),
             }
         )
-        for other in evaluations[evaluations.index(after) + 1 :]:
-            if other.parent == after.parent:
-                found = against_control(before.rows, after.rows, other.rows, address=(*where, other.stage))
-                controls.append({"start": before.stage, "stage": after.stage, "control": other.stage, **found})
+        first = treated.setdefault(before.stage, after)
+        if first is not after:
+            found = against_control(before.rows, first.rows, after.rows, address=(*where, first.stage))
+            controls.append({"start": before.stage, "stage": first.stage, "control": after.stage, **found})
     line = [known[stage] for stage in _longest_line(known)]
     return {
         "stages": stages,
@@ -205,10 +206,12 @@ def against_control(start: Rows, treated: Rows, control: Rows, *, address: Addre
     """What a treatment adds to pass@1 over what a control adds, both from the same start.
 
     Returns:
-        ``treatment`` and ``control_change`` (each against the start), ``difference`` (treatment − control, paired) and
-        ``owned`` = difference / treatment: the share of the treatment's lift that the control does not explain; None
-        unless the treatment's lift is positive beyond chance.
+        ``treatment`` and ``control_change`` (each against the start), ``difference`` (treatment − control, paired),
+        ``owned`` = difference / treatment: the share of the treatment's lift that the control does not explain, None
+        unless the treatment's lift is positive beyond chance; and ``metrics``, `summary.compare` from control to
+        treatment.
     """
+    start, treated, control = list(start), list(treated), list(control)
     sides = [{task: _rate(prompt) for task, prompt in _prompts(rows).items()} for rows in (start, treated, control)]
     common = set.intersection(*map(set, sides))
     first, second, third = ({task: side[task] for task in common} for side in sides)
@@ -219,6 +222,7 @@ def against_control(start: Rows, treated: Rows, control: Rows, *, address: Addre
         "control_change": _change(first, third, (*address, "control")),
         "difference": difference,
         "owned": difference["effect"] / treatment["effect"] if treatment["low"] > 0 else None,
+        "metrics": compare(control, treated, address=(*address, "metrics")),
     }
 
 
@@ -249,7 +253,7 @@ def _decompose(tasks: Sequence[str], sides: Sequence[_Judged]) -> tuple[float, f
         return 0.0, 0.0
     share, right = _weigh(tasks, sides[0]), _weigh(tasks, sides[1])
     style = skill = 0.0
-    for name in share.keys() | right.keys():
+    for name in sorted(share.keys() | right.keys()):  # in one order, for the sums' last digits
         p, q = share.get(name, (0.0, 0.0)), right.get(name, (0.0, 0.0))
         a = p[1] / p[0] if p[0] else q[1] / q[0]
         b = q[1] / q[0] if q[0] else a
@@ -271,7 +275,7 @@ def _weigh(tasks: Sequence[str], side: _Judged) -> dict[str, tuple[float, float]
 
 def _by_style(sides: Sequence[_Judged]) -> dict[str, dict[str, list[float | None]]]:
     weighed = [_weigh(list(side), side) for side in sides]
-    names = sorted(set().union(*weighed), key=lambda name: -sum(w.get(name, (0.0,))[0] for w in weighed))
+    names = sorted(sorted(set().union(*weighed)), key=lambda name: -sum(w.get(name, (0.0,))[0] for w in weighed))
     return {
         name: {
             "share": [w.get(name, (0.0, 0.0))[0] for w in weighed],

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from components.evaluation.attribution import Evaluated, attribute
-from components.evaluation.doctor.read import StageFiles, by_step, examine_run
+from components.evaluation.doctor.read import StageFiles, by_step, examine_run, read_machine
 from components.evaluation.gate import judge
 from components.evaluation.lineage import incumbent
 from components.evaluation.page.explorer import explorer
@@ -103,11 +103,17 @@ def evaluated_stages(sources: Sources, seed: int) -> list[dict[str, Any]]:
 
 
 def attribution(sources: Sources, seed: int) -> dict[str, Any]:
-    """What the lift of every stage consists of, and who owns how much of it (see `attribute`)."""
+    """What the lift of every stage consists of, and who owns how much of it (see `attribute`).
+
+    Of a treatment and its control also ``cpu_s``, seconds of CPU that each took where its workers said so.
+    """
     before = _incumbents(sources)
-    return attribute(
-        [Evaluated(e.stage, before[e.stage], e.rows) for e in sources.evaluations], address=(seed, "report")
-    )
+    found = [Evaluated(e.stage, before[e.stage], e.rows) for e in sources.evaluations]
+    result = attribute(found, address=(seed, "report"))
+    for entry in result["controls"]:
+        workers = {s: read_machine(sources.nodes[s].path).get("workers") for s in (entry["stage"], entry["control"])}
+        entry["cpu_s"] = {stage: sum(w["cpu_s"] for w in used) if used else None for stage, used in workers.items()}
+    return result
 
 
 def verdicts(sources: Sources, seed: int) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from components.evaluation.attribution import (
     sharpening,
     style_and_skill,
 )
+from components.evaluation.attribution_text import attribution_lines
 from components.evaluation.lineage import ancestors, depth, incumbent
 from components.evaluation.styles import brief_below, style_of
 
@@ -220,6 +221,34 @@ def test_a_run_is_attributed_along_its_longest_line_and_siblings_are_controls():
         ("rl_2", "rl_1"),
     ]
     assert attribute([]) == {"stages": [], "chain": [], "controls": []}
+
+
+def test_the_lines_say_it_with_the_figures():
+    tasks = [f"t{i}" for i in range(64)]
+
+    def evaluated(stage, parent, text, **more):
+        return Evaluated(stage, parent, prompts(dict.fromkeys(tasks, text), **more))
+
+    found = attribute(
+        [
+            evaluated("base", None, "0000", response=BRIEF),
+            evaluated("cold_start", "base", "1000", response=BRIEF),
+            evaluated("rl_1", "cold_start", "1110"),
+            evaluated("sft_more", "cold_start", "1100", format_ok=0.5),
+        ]
+    )
+    found["controls"][0]["cpu_s"] = {"rl_1": 91.2, "sft_more": 88.0}
+    cold, rl, more, chain, control = attribution_lines(found)
+    assert cold.startswith("cold_start against base: pass@1 +25.0")
+    assert "100 % of the lift on prompts not solved in 2 tries before" in cold
+    assert "100 % of it is style (brief answers 100 % → 0 %), the rest skill" in rl
+    assert more.startswith("sft_more against cold_start: pass@1 +25.0")
+    assert chain == "of the +75.0 points of pass@1 in all: cold_start 33 %, rl_1 67 %"
+    assert "rl_1 +50.0 [+45.3, +54.7], sft_more +25.0 [+20.3, +29.7], both from cold_start: +25.0" in control
+    assert control.endswith(
+        "; 50 % of the lift of rl_1 is its own; beside it format_rate +50.0 points; 91 and 88 CPU seconds"
+    )
+    assert attribution_lines({}) == []
 
 
 # --- lineage ---------------------------------------------------------------------------------------------------------
