@@ -215,13 +215,11 @@ def test_style_is_told_from_skill_in_words(style, skill, says):
     assert lift_notes(attributed(style, skill, 0.3, 0.1), [better("rl_1", rl=False)]) == []
 
 
-def test_a_control_with_the_same_start_is_told_unless_it_is_a_neighbour():
+def test_a_control_with_the_same_start_is_told_with_what_it_does_not_explain():
     control = {"start": "cold_start", "stage": "rl_1", "control": "more_sft", "owned": 0.75}
     control |= {"treatment": change(0.4), "control_change": change(0.1), "difference": change(0.3)}
     found = attributed(0.3, 0.1, 0.3, 0.1, [control])
     notes = {note.title: note.text for note in lift_notes(found, [])}
     assert "more_sft does not explain 75%" in notes["From cold_start, rl_1 gained more"]
-    neighbours = [better("rl_1"), better("more_sft", rl=False) | {"against": "rl_1"}]
-    assert "From cold_start, rl_1 gained more" not in {n.title for n in lift_notes(found, neighbours)}
     nodes = {"rl_1": node("rl_1", wall_s=60.0), "more_sft": node("more_sft", wall_s=58.0)}
     assert lift_section(found, [], nodes)["controls"][0]["wall_s"] == [60.0, 58.0]

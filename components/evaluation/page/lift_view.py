@@ -6,7 +6,7 @@ The figures are those of `components.evaluation.attribution`.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup
@@ -115,13 +115,10 @@ def pass_chart(evaluations: Sequence[Evaluation]) -> Markup:
 
 
 def lift_notes(attribution: Mapping[str, Any], stages: Sequence[Mapping[str, Any]]) -> list[Note]:
-    """Remarks on what the gains of RL stages are made of, and on models with the same start that are not compared as
-    neighbours already."""
+    """Remarks on what the gains of RL stages are made of, and on models with the same start."""
     better = {stage["name"] for stage in stages if stage["rl"] and _is_better(stage)}
     notes = [_writing(entry) for entry in attribution["stages"] if entry["stage"] in better and entry["style"]]
-    neighbours = {frozenset((stage["name"], stage["against"])) for stage in stages}
-    controls = (c for c in attribution["controls"] if frozenset((c["stage"], c["control"])) not in neighbours)
-    return [*notes, *(note for entry in controls for note in _control(entry))]
+    return [*notes, *map(_control, attribution["controls"])]
 
 
 def _is_better(stage: Mapping[str, Any]) -> bool:
@@ -145,7 +142,7 @@ def _writing(entry: Mapping[str, Any]) -> Note:
     return Note("info", f"{entry['stage']} gained by both style and skill", text)
 
 
-def _control(entry: Mapping[str, Any]) -> Iterator[Note]:
+def _control(entry: Mapping[str, Any]) -> Note:
     difference = entry["difference"]
     text = (
         f"{entry['stage']} {points(entry['treatment'])}, {entry['control']} {points(entry['control_change'])}, the "
@@ -156,7 +153,7 @@ def _control(entry: Mapping[str, Any]) -> Iterator[Note]:
         text += f" Of {entry['stage']}'s lift, {entry['control']} does not explain {own:.0%}."
     ahead = entry["stage"] if difference["low"] > 0 else entry["control"] if difference["high"] < 0 else None
     title = f"{ahead} gained more" if ahead else f"{entry['stage']} and {entry['control']} gained alike"
-    yield Note("info", f"From {entry['start']}, {title}", text)
+    return Note("info", f"From {entry['start']}, {title}", text)
 
 
 def _points(estimate: Mapping[str, float]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from components.evaluation.lineage import BUDGET
 from components.evaluation.page.cost import Cost, current_run, reused_from, total
 from components.evaluation.page.lanes import draw
 from components.evaluation.page.sources import Node
@@ -56,8 +57,11 @@ def tiles(stages: Stages, costs: Mapping[str, Cost]) -> list[dict[str, Any]]:
 
 
 def pipeline(nodes: Mapping[str, Node], costs: Mapping[str, Cost]) -> dict[str, Any]:
-    """Rows of the DAG with what each stage cost, and what was built and reused in sum."""
-    drawn = draw({stage: tuple(node.parents.values()) for stage, node in nodes.items()})
+    """Rows of the DAG with what each stage cost, and what was built and reused in sum.
+
+    An edge that only says how much compute to spend is not drawn: nothing is learned through it.
+    """
+    drawn = draw({s: tuple(p for role, p in n.parents.items() if role != BUDGET) for s, n in nodes.items()})
     run = current_run(nodes)
     longest = max((cost.wall_s or 0.0 for cost in costs.values()), default=0.0)
     reused = {stage: reused_from(node, run) for stage, node in nodes.items()}
@@ -77,8 +81,9 @@ def pipeline(nodes: Mapping[str, Node], costs: Mapping[str, Cost]) -> dict[str, 
 
 def _row(node: Node, cost: Cost, reused: str | None, longest: float) -> dict[str, Any]:
     resumed = node.manifest.get("resumed_at")
+    inputs = [f"{parent} ({role})" if role == BUDGET else parent for role, parent in node.parents.items()]
     facts = [
-        f"from {', '.join(dict.fromkeys(node.parents.values()))}" if node.parents else "no inputs",
+        f"from {', '.join(dict.fromkeys(inputs))}" if inputs else "no inputs",
         f"key {str(node.manifest['key'])[:12]}" if node.manifest.get("key") else "",
         f"built {node.manifest['created']}" if node.manifest.get("created") else "",
         f"by run {node.manifest['run']}" if node.manifest.get("run") else "",
