@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,7 @@ def _widest(arms: Sequence[Mapping[str, Any]]) -> float:
 
 def _front(front: Mapping[str, Any], arms: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> dict[str, Any]:
     """Chart and table of one trade-off; no chart where all arms have the same of what may be paid."""
-    accuracy, other = front["x"], front["y"]
+    accuracy, other = str(front["x"]), str(front["y"])
     shown = [arm for arm in arms if arm["label"] in front["arms"]]
     points = [
         Point(
@@ -115,10 +116,19 @@ def _estimate(estimate: Mapping[str, float]) -> tuple[float, float, float]:
     return estimate["value"], estimate["low"], estimate["high"]
 
 
-def _line(arm: str, colours: Mapping[str, int], names: Mapping[str, str], **drawn: Any) -> Series:
+def _line(
+    arm: str,
+    colours: Mapping[str, int],
+    names: Mapping[str, str],
+    x: Sequence[float] = (),
+    y: Sequence[float] = (),
+    low: Sequence[float] | None = None,
+    high: Sequence[float] | None = None,
+) -> Series:
+    """An arm's line, or what stands for it in a legend."""
     number = colours.get(arm, 0)
-    found = {"x": [], "y": []} | drawn
-    return Series(names.get(arm, arm), **found, colour=number % 8, dash=number // 8, key=number)
+    drawn = Series(names.get(arm, arm), x, y, low, high, colour=number % 8, dash=number // 8, key=number)
+    return replace(drawn, area=low is not None)
 
 
 def _curve_charts(runs: Sequence[ArmRun], colours: Mapping[str, int], names: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -131,8 +141,7 @@ def _curve_charts(runs: Sequence[ArmRun], colours: Mapping[str, int], names: Map
             for arm in sorted(by_arm, key=lambda name: colours.get(name, 0)):
                 x, mean, low, high = over_seeds(by_arm[arm])
                 spread = len(by_arm[arm]) > 1 and len(by_arm) <= _AREAS
-                span = {"low": low, "high": high, "area": True} if spread else {}
-                lines.append(_line(arm, colours, names, x=x, y=mean, **span))
+                lines.append(_line(arm, colours, names, x, mean, *((low, high) if spread else ())))
             if any(value for line in lines for value in line.y):
                 title = _TITLES[metric]
                 charts.append(line_chart(lines, title=title, share=metric in _SHARES, legend=False))
