@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from components.evaluation.page.sources import Node
 
@@ -68,11 +67,7 @@ def _tokens(path: Path) -> int | None:
     files += [path / "answers.parquet"] if (path / "answers.parquet").exists() else []
     if not files:
         return None
-    import pyarrow.compute as pc  # heavy, and nobody but the report needs it here
-    import pyarrow.parquet as pq
+    import pyarrow.parquet as pq  # heavy, and nobody but the report needs it here
 
-    return sum(_sum(pc.sum(pq.read_table(file, columns=["length"])["length"]).as_py()) for file in files)
-
-
-def _sum(value: Any) -> int:
-    return int(value or 0)
+    columns = (pq.read_table(file, columns=["length"])["length"].to_numpy() for file in files)
+    return int(sum(column.sum() for column in columns))
