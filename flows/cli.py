@@ -220,8 +220,10 @@ def _plan(options: argparse.Namespace) -> int:
         return _print_config(options)
     from components.artifacts import ArtifactStore
     from flows.build import ALLOWED
+    from flows.estimate import History
+    from flows.launch.torchrun import cores
     from flows.notes import notes
-    from flows.plan import make_plan, plan_table
+    from flows.plan import costs_of, make_plan, plan_table
     from flows.run import prepare
 
     prepared = prepare(options.overrides, options.config_dir)
@@ -236,7 +238,22 @@ def _plan(options: argparse.Namespace) -> int:
         print_advice(advise_run(prepared.specs, store, (*ALLOWED, *prepared.allow)), _console())
         return 0
     plan = make_plan(prepared.specs, store, ignore_code=prepared.ignores_code)
-    _console().print(plan_table(prepared.config.pipeline, plan))
+    building = [stage.name for stage in plan if stage.state != "reused"]
+    history = History(prepared.specs, store)
+    estimates = {s.name: found for s in prepared.specs if s.name in building and (found := history(s)) is not None}
+    if options.measure and len(estimates) < len(building):
+        from flows.calibrate import calibrate, from_rates
+
+        rates = calibrate(prepared.specs, store, (*ALLOWED, *prepared.allow))
+        estimates = {s.name: from_rates(s, rates) for s in prepared.specs if rates and s.name in building} | estimates
+        if rates:
+            print(f"measured: {rates.sampled_s:,.0f} tokens sampled and {rates.trained_s:,.0f} trained on a second")
+    _console().print(plan_table(prepared.config.pipeline, plan, estimates))
+    lines, wrong = costs_of(prepared.specs, plan, estimates, prepared.artifacts, cores())
+    for line in lines if building else ():
+        print(line)
+    for warning in wrong:
+        print(f"warning: {warning}", file=sys.stderr)
     return 0
 
 
