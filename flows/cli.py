@@ -141,6 +141,7 @@ def _define_run(parser: argparse.ArgumentParser) -> None:
         "-j", "--jobs", type=_positive, default=1, metavar="N", help="runs at a time with -m (default 1)"
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="show failures and the result only")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line instead, for programs")
     parser.add_argument("--sweep", default="", help=argparse.SUPPRESS)
 
 
@@ -206,13 +207,17 @@ def _positive(text: str) -> int:
 def _run(options: argparse.Namespace) -> int:
     if options.config:
         return _print_config(options)
+    if options.multirun and options.json:
+        fix = "leave one out; r1flow report SWEEP has a sweep's table"
+        print(f"run: --json is for a single run (got -m as well). Fix: {fix}.", file=sys.stderr)
+        return 2
     if options.multirun:
         from flows.sweep import run_sweep
 
         return run_sweep(options.overrides, options.config_dir, jobs=options.jobs, quiet=options.quiet)
     from flows.run import run
 
-    return run(options.overrides, options.config_dir, quiet=options.quiet, sweep=options.sweep)
+    return run(options.overrides, options.config_dir, quiet=options.quiet, sweep=options.sweep, as_json=options.json)
 
 
 def _plan(options: argparse.Namespace) -> int:
