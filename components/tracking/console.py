@@ -10,7 +10,6 @@ from typing import Any, TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -182,33 +181,32 @@ class _Screen:
         self.view = view
 
     def __rich__(self) -> RenderableType:
-        narrow = self.view.console.width < 100
-        table = Table.grid(padding=(0, 1))
-        for _ in range(4):
-            table.add_column(no_wrap=True)
-        table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
-        for stage in list(self.view._running.values()):
-            width = 10 if narrow else 24
-            bar = ProgressBar(total=max(1, stage.total), completed=stage.done, width=width, pulse=stage.total == 0)
-            spent = duration(time.monotonic() - stage.began)
-            table.add_row(
-                Text("●", style="blue"),
-                Text(stage.name, style="bold"),
-                bar,
-                Text(spent),
-                Text(stage.text(left_first=True)),
-            )
-        return Group(table, Padding(self._pipeline(), (0, 0, 0, 2)))
+        whole, running = self.view.console.width, list(self.view._running.values())
+        bar, name = 10 if whole < 100 else 24, max([len(stage.name) for stage in running], default=0)
+        table = Table.grid(padding=(0, 1, 0, 0))
+        for width in (1, name, bar, 7, max(10, whole - name - bar - 13)):
+            table.add_column(no_wrap=True, width=width, overflow="ellipsis")
+        for stage in running:
+            done = ProgressBar(total=max(1, stage.total), completed=stage.done, width=bar, pulse=stage.total == 0)
+            spent = Text(duration(time.monotonic() - stage.began), justify="right")
+            text = Text(stage.text(left_first=True))
+            table.add_row(Text("●", style="blue"), Text(stage.name, style="bold"), done, spent, text)
+        return Group(table, *self._pipeline(whole))
 
-    def _pipeline(self) -> Text:
+    def _pipeline(self, width: int) -> list[Text]:
+        """Time, and every stage with its state, in lines of this width."""
         states = dict(self.view._states)
         ended = sum(state in _MARKS for state in states.values())
-        line = Text(f"{duration(time.monotonic() - self.view._began)} · {ended} of {len(states)}", style="dim")
+        parts = [(f"  {duration(time.monotonic() - self.view._began)} · {ended} of {len(states)}", "dim")]
         for name, state in states.items():
             mark, colour = _MARKS.get(state, ("●", "blue") if name in self.view._running else ("·", "dim"))
-            line.append("  ")
-            line.append(f"{mark}\N{NO-BREAK SPACE}{name}", style=colour)
-        return line
+            parts.append((f"  {mark} {name}", colour))
+        lines = [Text()]
+        for text, style in parts:
+            if len(lines[-1]) + len(text) > width:
+                lines.append(Text())
+            lines[-1].append(text, style=style)
+        return lines
 
 
 @dataclass(frozen=True)
