@@ -20,6 +20,7 @@ from flows.estimate import LOADED, Estimate
 from flows.run_only import key_settings
 from flows.stage import StageSpec
 
+Clock = Callable[[], float]
 START_S = 1.3  # of a stage's processes until they work, and of writing what it made
 LENGTHS = (0.25, 0.5, 1.0)  # of max_new_tokens: shortest, middle and longest that answers may be on average
 EXAMPLE_TOKENS = (20.0, 45.0, 120.0)  # of a supervised example with its prompt, where none can be looked at
@@ -27,7 +28,8 @@ EXAMPLE_TOKENS = (20.0, 45.0, 120.0)  # of a supervised example with its prompt,
 
 @dataclass(frozen=True)
 class Rates:
-    """What one process of this machine does with this model.
+    """What one process of this machine does with this model, in seconds of CPU where it runs on one: what others take
+    of the machine meanwhile is told apart.
 
     Attributes:
         sampled_s, trained_s: tokens a second, sampled in a batch of the RL stage's size and trained on in one of SFT's.
@@ -36,6 +38,7 @@ class Rates:
         memory: bytes of the process at its peak.
         counts: tasks by split and examples by file of the curated data.
         example: tokens of an example: least, mean, most likely at most.
+        crowded: seconds on the clock for a second of CPU, 1 on an idle machine.
     """
 
     sampled_s: float
@@ -45,6 +48,7 @@ class Rates:
     memory: float
     counts: Mapping[str, float]
     example: tuple[float, float, float]
+    crowded: float = 1.0
 
 
 def calibrate(
@@ -59,28 +63,33 @@ def calibrate(
         return None
     import torch  # heavy, as all below: paid by --measure only
 
+    import flows.launch.warm  # noqa: F401 – what the workers of a run have loaded before they start
     from components.models.decoder import make_decoder
     from components.rng import derive
 
     torch.set_num_threads(max(1, int(base.launcher.get("threads") or 1)))
     data = next((spec for spec in specs if spec.target.endswith(".curate")), None)
     corpus = None if data is None else build(data.settings["source"], allow=allow).load(data.seed)
-    began = time.perf_counter()
+    began, wall = time.process_time(), time.perf_counter()
     model, tokenizer = _model(base, store, corpus, allow)
-    load_s = time.perf_counter() - began
+    load_s = time.process_time() - began
+    clock = time.process_time if next(model.parameters()).device.type == "cpu" else time.perf_counter
     processes = max(1, int(base.launcher.get("processes") or 1))
     rl = next((spec for spec in specs if spec.target.endswith(".rl")), None)
     sft = next((spec for spec in specs if spec.target.endswith(".sft")), base)
     decoder = make_decoder(model)
     sampled_s = 0.0
     if rl is not None:
-        sampled_s = _sampling(rl, tokenizer, decoder, processes, allow, seconds)
+        sampled_s = _sampling(rl, tokenizer, decoder, processes, allow, seconds, clock)
     batch = max(1, int(sft.settings.get("batch_size") or 32) // processes)
     example = _example_tokens(corpus, tokenizer)
     optimizer = build(sft.settings["optimizer"], allow=allow)
-    trained_s = _training(model, decoder, optimizer, batch, int(example[1]), seconds, derive(0, "calibrate"))
+    trained_s = _training(model, decoder, optimizer, batch, int(example[1]), seconds, clock, derive(0, "calibrate"))
+    crowded = (time.perf_counter() - wall) / max(1e-3, time.process_time() - began)
     parameters = float(sum(p.numel() for p in model.parameters()))
-    return Rates(sampled_s or trained_s, trained_s, parameters, load_s, _peak(), _counts(corpus), example)
+    return Rates(
+        sampled_s or trained_s, trained_s, parameters, load_s, _peak(), _counts(corpus), example, max(1.0, crowded)
+    )
 
 
 def _model(base: StageSpec, store: ArtifactStore, corpus: Any, allow: Sequence[str]) -> tuple[Any, Any]:
@@ -95,7 +104,7 @@ def _model(base: StageSpec, store: ArtifactStore, corpus: Any, allow: Sequence[s
 
 
 def _sampling(
-    rl: StageSpec, tokenizer: Any, decoder: Any, processes: int, allow: Sequence[str], seconds: float
+    rl: StageSpec, tokenizer: Any, decoder: Any, processes: int, allow: Sequence[str], seconds: float, clock: Clock
 ) -> float:
     """Tokens a second of sampling, in the batch that one process has in a step."""
     from components.rollout.sampling import Sampling
@@ -110,9 +119,9 @@ def _sampling(
     limit = int(rl.settings.get("max_new_tokens") or 80)
 
     def sample(tokens: int, number: int) -> tuple[int, float]:
-        began = time.perf_counter()
+        began = clock()
         found = policy.sample(tasks, group, Sampling(max_new_tokens=tokens), environment, (0, "calibrate", number))
-        return sum(len(r.tokens) for rollouts in found for r in rollouts), time.perf_counter() - began
+        return sum(len(r.tokens) for rollouts in found for r in rollouts), clock() - began
 
     sample(2, 0)  # kernels, caches
     _, taken = sample(4, 1)
@@ -126,7 +135,14 @@ def _sampling(
 
 
 def _training(
-    model: Any, decoder: Any, optimizer: Callable[..., Any], batch: int, length: int, seconds: float, seed: int
+    model: Any,
+    decoder: Any,
+    optimizer: Callable[..., Any],
+    batch: int,
+    length: int,
+    seconds: float,
+    clock: Clock,
+    seed: int,
 ) -> float:
     """Tokens a second of training: forward, backward and the optimiser's step."""
     import torch
@@ -147,11 +163,11 @@ def _training(
     examples = [example() for _ in range(batch)]
     loss = partial(example_loss, decoder, examples, batch * half, 0)
     learner.step([loss])
-    steps, began = 0, time.perf_counter()
-    while time.perf_counter() - began < seconds:
+    steps, began = 0, clock()
+    while clock() - began < seconds:
         learner.step([loss])
         steps += 1
-    return steps * batch * 2 * half / (time.perf_counter() - began)
+    return steps * batch * 2 * half / (clock() - began)
 
 
 def _example_tokens(corpus: Any, tokenizer: Any) -> tuple[float, float, float]:
@@ -185,13 +201,16 @@ def _peak() -> float:
 def from_rates(spec: StageSpec, rates: Rates) -> Estimate:
     """What a stage will take at these rates."""
     processes = max(1, int(spec.launcher.get("processes") or 1))
-    times = [START_S + rates.load_s + work / processes for work in _work(spec, rates)]
-    weights = 4 * rates.parameters if spec.target.rpartition(".")[2] in _TRAINING | {"base_model"} else 1e5
-    low, middle, high = times
-    return Estimate(low / LOADED, middle, high * LOADED, weights, rates.memory * processes, "calibrated")
+    kind = spec.target.rpartition(".")[2]
+    load_s = rates.load_s if kind in _TRAINING | _SAMPLING else 0.0
+    low, middle, high = (START_S + load_s + work / processes for work in _work(spec, rates))
+    weights = 4 * rates.parameters if kind in _TRAINING else 1e5
+    crowded = max(LOADED, rates.crowded)
+    return Estimate(low / LOADED, middle, high * crowded, weights, rates.memory * processes, "calibrated")
 
 
-_TRAINING = {"sft", "rl", "dpo", "reward_model"}
+_TRAINING = {"base_model", "sft", "rl", "dpo", "reward_model"}
+_SAMPLING = {"profile", "evaluate", "reject", "traces"}
 
 
 def _work(spec: StageSpec, rates: Rates) -> list[float]:
@@ -219,7 +238,7 @@ def _work(spec: StageSpec, rates: Rates) -> list[float]:
         tokens = float(get("steps", 0) * get("batch_size", 0) * get("context", 0))
         pretrained = "path" in (get("model") or {})
         return [0.0 if pretrained else tokens / rates.trained_s] * 3
-    if kind in ("profile", "evaluate", "reject", "traces"):
+    if kind in _SAMPLING:
         split = {"profile": "profile", "evaluate": str(get("split", "test"))}.get(kind, "fresh")
         tasks = float(held(split) or 500)
         tasks = min(float(get("prompts", 4000)), tasks) if kind in ("reject", "traces") else tasks
