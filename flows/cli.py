@@ -1,4 +1,4 @@
-"""The command ``r1flow``. Exit codes: 0 ok, 1 a stage failed, 2 bad input, 130 or 143 interrupted."""
+"""The command ``r1flow``. Exit codes: 0 ok, 1 a stage failed or was refused, 2 bad input, 130 or 143 interrupted."""
 
 from __future__ import annotations
 
@@ -39,10 +39,22 @@ overrides, key=value:
   rl_1.steps=40               a setting of one stage
   rl_1.algorithm=dapo         another option for one stage
   ~rl_2.reward.terms.length   takes a setting away
+  gate=stop                   end the run where a stage's model is no better than the one before, or paid for it
+                              (warn: say so; off); rl_1.gate=stop for one stage
   seed=1                      of the whole run; also: artifacts=DIR, orchestrator=inline, allow=[my_package]
   -m rl_1.lr=1e-4,3e-4 seed=range(3)   every combination, one run after the other; common stages are built once
 
-exit codes: 0 ok, 1 a stage failed, 2 bad input (nothing was run), 130 interrupted (the same command goes on)"""
+exit codes: 0 ok, 1 a stage failed or the gate stopped the run, 2 bad input (nothing was run), 130 interrupted (the same
+command goes on)"""
+
+
+PLAN_EPILOG = f"""\
+Times, disk and memory come from earlier artifacts of the same stages, scaled by their work; "from" has the artifact's
+key. The range is from an idle machine to a crowded one. What was never built here has figures with --measure.
+
+{RUN_EPILOG.partition("exit codes")[0].rstrip()}
+
+exit codes: 0 ok, 2 bad input"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -347,10 +359,10 @@ def _console() -> Any:
 
 
 _Define = Callable[[argparse.ArgumentParser], None]
-_EPILOGS: dict[Any, str] = {_define_run: RUN_EPILOG, _define_plan: RUN_EPILOG, _define_doctor: DOCTOR_EPILOG}
+_EPILOGS: dict[Any, str] = {_define_run: RUN_EPILOG, _define_plan: PLAN_EPILOG, _define_doctor: DOCTOR_EPILOG}
 _COMMANDS: dict[str, tuple[str, _Define, Callable[[argparse.Namespace], int]]] = {
     "run": ("Run a pipeline; finished stages are reused, interrupted ones go on.", _define_run, _run),
-    "plan": ("Show what a run would reuse or build, and why; nothing runs.", _define_plan, _plan),
+    "plan": ("Show what a run would reuse or build, why, and what it will take; nothing runs.", _define_plan, _plan),
     "status": ("List runs and artifacts.", _define_status, _status),
     "report": ("Print a run's evaluation table and where its report lies.", _define_report, _report),
     "doctor": ("Name what went wrong in a run's training, with evidence and remedy.", _define_doctor, _doctor),

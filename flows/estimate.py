@@ -22,7 +22,7 @@ from flows.run_only import key_settings
 from flows.stage import StageSpec
 
 OWN_S = 1.0  # of a stage whatever its work: starting workers, reading, writing
-LOADED = 1.5  # a machine that others use as well
+LOADED = 2.0  # times as long on a machine that others use as well
 UNSURE = 3.0  # how far off an estimate from another model or other data may be, either way
 
 
@@ -118,9 +118,9 @@ class History:
         old, new = rows[0]["spec"].get("settings") or {}, key_settings(data.settings, data.target)
         if distance(old, new) == 0:
             return _numbers(rows[0]["metrics"]), True
-        scales = [(made_of.get("source") or {}).get("scale") for made_of in (old, new)]
-        if all(scales) and distance(old, new) == 1 and scales[0] != scales[1]:
-            return {k: v * scales[1] / scales[0] for k, v in _numbers(rows[0]["metrics"]).items()}, True
+        then, now = (float((made_of.get("source") or {}).get("scale") or 0) for made_of in (old, new))
+        if then and now and distance(old, new) == 1 and then != now:
+            return {k: v * now / then for k, v in _numbers(rows[0]["metrics"]).items()}, True
         return {}, False
 
     def _counts_of(self, row: Row) -> tuple[Counts, bool]:

@@ -302,7 +302,7 @@ def _longest_line(known: Mapping[str, Evaluated]) -> list[str]:
     def line(stage: str) -> list[str]:
         if stage not in lines:
             parent = known[stage].parent
-            lines[stage] = [*(line(parent) if parent in known and parent != stage else []), stage]
+            lines[stage] = [*(line(parent) if parent is not None and parent in known else []), stage]
         return lines[stage]
 
     return max(map(line, known), key=len, default=[])
