@@ -1,4 +1,4 @@
-"""The command ``r1flow``. Exit codes: 0 ok, 1 a stage failed, 2 bad input, 130 or 143 interrupted."""
+"""The command ``r1flow``. Exit codes: 0 ok, 1 a stage failed or was refused, 2 bad input, 130 or 143 interrupted."""
 
 from __future__ import annotations
 
@@ -39,10 +39,22 @@ overrides, key=value:
   rl_1.steps=40               a setting of one stage
   rl_1.algorithm=dapo         another option for one stage
   ~rl_2.reward.terms.length   takes a setting away
+  gate=stop                   end the run where a stage's model is no better than the one before, or paid for it
+                              (warn: say so; off); rl_1.gate=stop for one stage
   seed=1                      of the whole run; also: artifacts=DIR, orchestrator=inline, allow=[my_package]
   -m rl_1.lr=1e-4,3e-4 seed=range(3)   every combination, one run after the other; common stages are built once
 
-exit codes: 0 ok, 1 a stage failed, 2 bad input (nothing was run), 130 interrupted (the same command goes on)"""
+exit codes: 0 ok, 1 a stage failed or the gate stopped the run, 2 bad input (nothing was run), 130 interrupted (the same
+command goes on)"""
+
+
+PLAN_EPILOG = f"""\
+Times, disk and memory come from earlier artifacts of the same stages, scaled by their work; "from" has the artifact's
+key. The range is from an idle machine to a crowded one. What was never built here has figures with --measure.
+
+{RUN_EPILOG.partition("exit codes")[0].rstrip()}
+
+exit codes: 0 ok, 2 bad input"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -141,6 +153,7 @@ def _define_run(parser: argparse.ArgumentParser) -> None:
         "-j", "--jobs", type=_positive, default=1, metavar="N", help="runs at a time with -m (default 1)"
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="show failures and the result only")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line instead, for programs")
     parser.add_argument("--sweep", default="", help=argparse.SUPPRESS)
 
 
@@ -206,13 +219,17 @@ def _positive(text: str) -> int:
 def _run(options: argparse.Namespace) -> int:
     if options.config:
         return _print_config(options)
+    if options.multirun and options.json:
+        fix = "leave one out; r1flow report SWEEP has a sweep's table"
+        print(f"run: --json is for a single run (got -m as well). Fix: {fix}.", file=sys.stderr)
+        return 2
     if options.multirun:
         from flows.sweep import run_sweep
 
         return run_sweep(options.overrides, options.config_dir, jobs=options.jobs, quiet=options.quiet)
     from flows.run import run
 
-    return run(options.overrides, options.config_dir, quiet=options.quiet, sweep=options.sweep)
+    return run(options.overrides, options.config_dir, quiet=options.quiet, sweep=options.sweep, as_json=options.json)
 
 
 def _plan(options: argparse.Namespace) -> int:
@@ -220,8 +237,10 @@ def _plan(options: argparse.Namespace) -> int:
         return _print_config(options)
     from components.artifacts import ArtifactStore
     from flows.build import ALLOWED
+    from flows.estimate import History
+    from flows.launch.torchrun import cores
     from flows.notes import notes
-    from flows.plan import make_plan, plan_table
+    from flows.plan import costs_of, make_plan, plan_table
     from flows.run import prepare
 
     prepared = prepare(options.overrides, options.config_dir)
@@ -236,7 +255,22 @@ def _plan(options: argparse.Namespace) -> int:
         print_advice(advise_run(prepared.specs, store, (*ALLOWED, *prepared.allow)), _console())
         return 0
     plan = make_plan(prepared.specs, store, ignore_code=prepared.ignores_code)
-    _console().print(plan_table(prepared.config.pipeline, plan))
+    building = [stage.name for stage in plan if stage.state != "reused"]
+    history = History(prepared.specs, store)
+    estimates = {s.name: found for s in prepared.specs if s.name in building and (found := history(s)) is not None}
+    if options.measure and len(estimates) < len(building):
+        from flows.calibrate import calibrate, from_rates
+
+        rates = calibrate(prepared.specs, store, (*ALLOWED, *prepared.allow))
+        estimates = {s.name: from_rates(s, rates) for s in prepared.specs if rates and s.name in building} | estimates
+        if rates:
+            print(f"measured: {rates.sampled_s:,.0f} tokens sampled and {rates.trained_s:,.0f} trained on a second")
+    _console().print(plan_table(prepared.config.pipeline, plan, estimates))
+    lines, wrong = costs_of(prepared.specs, plan, estimates, prepared.artifacts, cores())
+    for line in lines if building else ():
+        print(line)
+    for warning in wrong:
+        print(f"warning: {warning}", file=sys.stderr)
     return 0
 
 
@@ -325,10 +359,10 @@ def _console() -> Any:
 
 
 _Define = Callable[[argparse.ArgumentParser], None]
-_EPILOGS: dict[Any, str] = {_define_run: RUN_EPILOG, _define_plan: RUN_EPILOG, _define_doctor: DOCTOR_EPILOG}
+_EPILOGS: dict[Any, str] = {_define_run: RUN_EPILOG, _define_plan: PLAN_EPILOG, _define_doctor: DOCTOR_EPILOG}
 _COMMANDS: dict[str, tuple[str, _Define, Callable[[argparse.Namespace], int]]] = {
     "run": ("Run a pipeline; finished stages are reused, interrupted ones go on.", _define_run, _run),
-    "plan": ("Show what a run would reuse or build, and why; nothing runs.", _define_plan, _plan),
+    "plan": ("Show what a run would reuse or build, why, and what it will take; nothing runs.", _define_plan, _plan),
     "status": ("List runs and artifacts.", _define_status, _status),
     "report": ("Print a run's evaluation table and where its report lies.", _define_report, _report),
     "doctor": ("Name what went wrong in a run's training, with evidence and remedy.", _define_doctor, _doctor),

@@ -61,7 +61,14 @@ def prepare(overrides: Sequence[str], config_dir: Path | None = None) -> Prepare
     return Prepared(config, specs, warnings)
 
 
-def run(overrides: Sequence[str], config_dir: Path | None = None, *, quiet: bool = False, sweep: str = "") -> int:
+def run(
+    overrides: Sequence[str],
+    config_dir: Path | None = None,
+    *,
+    quiet: bool = False,
+    sweep: str = "",
+    as_json: bool = False,
+) -> int:
     """Run a pipeline; the exit code: 0, 1 if a stage failed or the gate stopped it, 130 or 143 if it was interrupted.
 
     Raises: BadInput, before anything was built.
@@ -73,6 +80,7 @@ def run(overrides: Sequence[str], config_dir: Path | None = None, *, quiet: bool
         print(f"note: {note}", file=sys.stderr)
     from components.artifacts import ArtifactStore
     from components.tracking.console import ConsoleView
+    from components.tracking.json_lines import JsonLines
     from components.tracking.jsonl import EventLog
     from flows.gate import Gate
     from flows.launch.events import Fanout
@@ -94,7 +102,7 @@ def run(overrides: Sequence[str], config_dir: Path | None = None, *, quiet: bool
     state, code = "failed", 1
     try:
         tracker = build(prepared.config.root.get("tracking") or None, allow=(*ALLOWED, *prepared.allow))
-        view = ConsoleView(quiet=quiet)
+        view = JsonLines() if as_json else ConsoleView(quiet=quiet)
         listeners = [record, view, EventLog(record.directory / "events.jsonl"), *([tracker] if tracker else [])]
         header = _header(prepared, record)
         with (
@@ -121,7 +129,10 @@ def run(overrides: Sequence[str], config_dir: Path | None = None, *, quiet: bool
             )
             result = driver.run()
         state, code = result.state, result.exit_code
-        _summarise(record.content, view)
+        if isinstance(view, JsonLines):
+            view.result(record.content, state, code)
+        else:
+            _summarise(record.content, view)
     finally:
         record.finish(state, code)
     return code
