@@ -1,4 +1,4 @@
-"""The command ``r1flow``. Exit codes: 0 ok, 1 a stage failed, 2 bad input, 130 or 143 interrupted."""
+"""The command ``r1flow``. Exit codes: 0 ok, 1 a stage failed or was refused, 2 bad input, 130 or 143 interrupted."""
 
 from __future__ import annotations
 
@@ -39,13 +39,25 @@ overrides, key=value:
   rl_1.steps=40               a setting of one stage
   rl_1.algorithm=dapo         another option for one stage
   ~rl_2.reward.terms.length   takes a setting away
+  gate=stop                   end the run where a stage's model is no better than the one before, or paid for it
+                              (warn: say so; off); rl_1.gate=stop for one stage
   seed=1                      of the whole run; also: artifacts=DIR, orchestrator=inline, allow=[my_package]
   -m rl_1.lr=1e-4,3e-4 seed=range(3)   every combination, each in a process of its own; common stages are built once;
                               the same command goes on where it stopped
   -m sweep=optuna rl_1.lr=interval(1e-4,1e-3)   a search for the best objective; sweep=submitit: on Slurm
   objective.metric=pass@1     what a run is worth, for --json and searches; or weights: {pass@1: 1, length: -0.01}
 
-exit codes: 0 ok, 1 a stage failed, 2 bad input (nothing was run), 130 interrupted (the same command goes on)"""
+exit codes: 0 ok, 1 a stage failed or the gate stopped the run, 2 bad input (nothing was run), 130 interrupted (the same
+command goes on)"""
+
+
+PLAN_EPILOG = f"""\
+Times, disk and memory come from earlier artifacts of the same stages, scaled by their work; "from" has the artifact's
+key. The range is from an idle machine to a crowded one. What was never built here has figures with --measure.
+
+{RUN_EPILOG.partition("exit codes")[0].rstrip()}
+
+exit codes: 0 ok, 2 bad input"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -119,7 +131,7 @@ def _top_parser() -> argparse.ArgumentParser:
 # --- options --------------------------------------------------------------------------------------------------------
 
 
-def _define_plan(parser: argparse.ArgumentParser) -> None:
+def _define_composed(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="see below")
     parser.add_argument(
         "--config-dir", type=Path, metavar="DIR", help="your own groups; its files come before the built-in ones"
@@ -127,8 +139,16 @@ def _define_plan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", action="store_true", help="print the composed configuration and stop")
 
 
+def _define_plan(parser: argparse.ArgumentParser) -> None:
+    _define_composed(parser)
+    parser.add_argument("--measure", action="store_true", help="calibrate estimates: a few seconds on the real model")
+    parser.add_argument(
+        "--advise", action="store_true", help="is RL what the model needs? The decision guide with measured figures"
+    )
+
+
 def _define_run(parser: argparse.ArgumentParser) -> None:
-    _define_plan(parser)
+    _define_composed(parser)
     parser.add_argument(
         "-m", "--multirun", action="store_true", help="run every combination of values separated by commas"
     )
@@ -137,9 +157,7 @@ def _define_run(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="show failures and the result only")
     parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print one line of JSON at the end: state, objective, stages; all else to stderr",
+        "--json", action="store_true", help="one JSON object a line instead, the last with the objective, for programs"
     )
     parser.add_argument("--sweep", default="", help=argparse.SUPPRESS)
     parser.add_argument("--leash", action="store_true", help=argparse.SUPPRESS)
@@ -254,8 +272,11 @@ def _plan(options: argparse.Namespace) -> int:
     if options.config:
         return _print_config(options)
     from components.artifacts import ArtifactStore
+    from flows.build import ALLOWED
+    from flows.estimate import History
+    from flows.launch.torchrun import cores
     from flows.notes import notes
-    from flows.plan import make_plan, plan_table
+    from flows.plan import costs_of, make_plan, plan_table
     from flows.run import prepare
 
     prepared = prepare(options.overrides, options.config_dir)
@@ -264,8 +285,28 @@ def _plan(options: argparse.Namespace) -> int:
     for note in notes(prepared.config, prepared.specs):
         print(f"note: {note}", file=sys.stderr)
     store = ArtifactStore(prepared.artifacts / "cache")
+    if options.advise:
+        from flows.advise import advise_run, print_advice
+
+        print_advice(advise_run(prepared.specs, store, (*ALLOWED, *prepared.allow)), _console())
+        return 0
     plan = make_plan(prepared.specs, store, ignore_code=prepared.ignores_code)
-    _console().print(plan_table(prepared.config.pipeline, plan))
+    building = [stage.name for stage in plan if stage.state != "reused"]
+    history = History(prepared.specs, store)
+    estimates = {s.name: found for s in prepared.specs if s.name in building and (found := history(s)) is not None}
+    if options.measure and len(estimates) < len(building):
+        from flows.calibrate import calibrate, from_rates
+
+        rates = calibrate(prepared.specs, store, (*ALLOWED, *prepared.allow))
+        estimates = {s.name: from_rates(s, rates) for s in prepared.specs if rates and s.name in building} | estimates
+        if rates:
+            print(f"measured: {rates.sampled_s:,.0f} tokens sampled and {rates.trained_s:,.0f} trained on a second")
+    _console().print(plan_table(prepared.config.pipeline, plan, estimates))
+    lines, wrong = costs_of(prepared.specs, plan, estimates, prepared.artifacts, cores())
+    for line in lines if building else ():
+        print(line)
+    for warning in wrong:
+        print(f"warning: {warning}", file=sys.stderr)
     return 0
 
 
@@ -354,10 +395,10 @@ def _console() -> Any:
 
 
 _Define = Callable[[argparse.ArgumentParser], None]
-_EPILOGS: dict[Any, str] = {_define_run: RUN_EPILOG, _define_plan: RUN_EPILOG, _define_doctor: DOCTOR_EPILOG}
+_EPILOGS: dict[Any, str] = {_define_run: RUN_EPILOG, _define_plan: PLAN_EPILOG, _define_doctor: DOCTOR_EPILOG}
 _COMMANDS: dict[str, tuple[str, _Define, Callable[[argparse.Namespace], int]]] = {
     "run": ("Run a pipeline; finished stages are reused, interrupted ones go on.", _define_run, _run),
-    "plan": ("Show what a run would reuse or build, and why; nothing runs.", _define_plan, _plan),
+    "plan": ("Show what a run would reuse or build, why, and what it will take; nothing runs.", _define_plan, _plan),
     "deploy": ("Serve a pipeline to Prefect: on a schedule, or started from its pages.", _define_deploy, _deploy),
     "status": ("List runs and artifacts.", _define_status, _status),
     "report": ("Print a run's evaluation table and where its report lies.", _define_report, _report),

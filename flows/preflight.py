@@ -19,6 +19,7 @@ from flows.annotations import SPECIAL
 from flows.build import ALLOWED, is_allowed
 from flows.checks import component_problems, figure_problems
 from flows.errors import BadInput, Problem, did_you_mean, errors, short
+from flows.gate import MODES, gate_mode
 from flows.launch import make_launcher
 from flows.objective import read_objective
 from flows.place import store_problems
@@ -93,6 +94,11 @@ def preflight_run(config: Config) -> None:
         read_objective(root.get("objective"))
     except BadInput as error:
         problems += error.problems
+    try:
+        gate_mode(root.get("gate", "warn"))
+    except ValueError as error:
+        fix = did_you_mean(str(root.get("gate")), MODES)
+        problems.append(Problem(where, "gate", str(error), got=root.get("gate"), fix=fix))
     if problems:
         raise BadInput(problems)
     if isinstance(tracking := root.get("tracking"), Mapping) and tracking:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from components.runtime import StageArtifact
 from flows.build import ALLOW_VARIABLE, ALLOWED, build, stage_specs
 from flows.compose import Config, compose
 from flows.content import with_content
@@ -71,11 +72,11 @@ def run(
     as_json: bool = False,
     listener: Listener | None = None,
 ) -> int:
-    """Run a pipeline; the exit code: 0, 1 if a stage failed, 130 or 143 if it was interrupted.
+    """Run a pipeline; the exit code: 0, 1 if a stage failed or the gate stopped it, 130 or 143 if it was interrupted.
 
     Args:
         sweep: ``id/number`` of the sweep's run that this is.
-        as_json: print one line of JSON, `outcome`, and all else to standard error.
+        as_json: write a line of JSON an event, the last with the objective (see `components.tracking.json_lines`).
         listener: hears the events too.
 
     Raises: BadInput, before anything was built.
@@ -87,7 +88,9 @@ def run(
         print(f"note: {note}", file=sys.stderr)
     from components.artifacts import ArtifactStore
     from components.tracking.console import ConsoleView
+    from components.tracking.json_lines import JsonLines
     from components.tracking.jsonl import EventLog
+    from flows.gate import Gate
     from flows.launch.events import Fanout
     from flows.launch.torchrun import warm_up
     from flows.monitor import Monitor
@@ -104,10 +107,10 @@ def run(
     if (uri := os.environ.get("MLFLOW_TRACKING_URI")) and prepared.config.root.get("tracking"):
         record({"address": {"MLflow": redact(uri)}})
     store = ArtifactStore(prepared.artifacts / "cache", run=record.id)
-    state, code = "failed", 1
+    state, code, worth = "failed", 1, {}
     try:
         tracker = build(prepared.config.root.get("tracking") or None, allow=(*ALLOWED, *prepared.allow))
-        view = ConsoleView(quiet=quiet, file=sys.stderr if as_json else None)
+        view = JsonLines() if as_json else ConsoleView(quiet=quiet)
         listeners = [record, view, EventLog(record.directory / "events.jsonl"), *([tracker] if tracker else [])]
         header = _header(prepared, record)
         with (
@@ -118,11 +121,17 @@ def run(
             emit.add(monitor := Monitor(prepared.specs, emit))
             if listener is not None:
                 emit.add(listener)
+            gate = Gate(prepared.specs, prepared.artifacts / "gate", prepared.config.root.get("gate"), emit, stop)
+
+            def execute(spec: StageSpec, parents: Any, launch: Any, say: Any) -> StageArtifact:
+                ignore_code = prepared.ignores_code
+                artifact = run_stage(spec, parents, store, monitor.around(launch), say, ignore_code=ignore_code)
+                gate(spec, artifact)
+                return artifact
+
             driver = Driver(
                 prepared.specs,
-                lambda spec, parents, launch, say: run_stage(
-                    spec, parents, store, monitor.around(launch), say, ignore_code=prepared.ignores_code
-                ),
+                execute,
                 emit=emit,
                 stop=stop,
                 retry_wait_s=prepared.config.root.get("retry_wait_s", 2.0),
@@ -130,26 +139,15 @@ def run(
             )
             result = driver.run()
         state, code = result.state, result.exit_code
-        _summarise(record.content, view)
-    finally:
         objective = read_objective(prepared.config.root.get("objective"))
-        record.finish(state, code, objective.of(record.content) if state == "done" else objective.none(state))
-    if as_json:
-        print(json.dumps(outcome(record.content), default=str), flush=True)
+        worth = objective.of(record.content) if state == "done" else objective.none(state)
+        if isinstance(view, JsonLines):
+            view.result({**record.content, "objective": worth}, state, code)
+        else:
+            _summarise(record.content, view)
+    finally:
+        record.finish(state, code, worth)
     return code
-
-
-def outcome(content: Mapping[str, Any]) -> dict[str, Any]:
-    """What a program wants to know of a run that has ended, from its record.
-
-    ``objective`` is {value, terms, direction, problem}; ``stages`` name → {state, path, metrics}; ``report`` the page.
-    """
-    stages = {
-        name: {key: stage.get(key) for key in ("state", "path", "metrics") if stage.get(key) is not None}
-        for name, stage in content["stages"].items()
-    }
-    keys = ("id", "pipeline", "seed", "state", "exit", "sweep", "addresses", "objective")
-    return {**{key: content.get(key) for key in keys}, "report": report_page(content), "stages": stages}
 
 
 def _orchestrated(prepared: Prepared, run: str, events: Any) -> contextlib.AbstractContextManager[None]:
@@ -213,21 +211,22 @@ def _summarise(content: Mapping[str, Any], view: Any) -> None:
 
 def show_report(content: Mapping[str, Any], console: Any) -> bool:
     """Print a run's evaluation table and the path of its report; False if it has none."""
+    from components.evaluation.attribution_text import attribution_lines
     from components.tracking.console import console_table
 
-    if (page := report_page(content)) is None:
-        return False
-    summary = page.with_name("summary.json")
-    if summary.is_file():
-        console.print(console_table(json.loads(summary.read_text(encoding="utf-8"))))
-    console.print(f"Report: {page}", markup=False, highlight=False, soft_wrap=True)
-    return True
-
-
-def report_page(content: Mapping[str, Any]) -> Path | None:
-    """The report of a run, if it has one."""
-    pages = (Path(stage.get("path") or "/nonexistent") / "report.html" for stage in content["stages"].values())
-    return next((page for page in pages if page.is_file()), None)
+    for stage in content["stages"].values():
+        page = Path(stage.get("path") or "/nonexistent") / "report.html"
+        if not page.is_file():
+            continue
+        summary = page.with_name("summary.json")
+        if summary.is_file():
+            found = json.loads(summary.read_text(encoding="utf-8"))
+            console.print(console_table(found))
+            for line in attribution_lines(found.get("attribution") or {}):
+                console.print(f"· {line}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"Report: {page}", markup=False, highlight=False, soft_wrap=True)
+        return True
+    return False
 
 
 def _quiet_libraries() -> None:

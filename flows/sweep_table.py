@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flows.arms_page import write_page
 from flows.errors import BadInput, Problem, did_you_mean
 from flows.objective import evaluations
 from flows.runs import list_runs
@@ -90,6 +91,8 @@ def show_sweep(artifacts: Path, sweep: str, metric: str = "pass@1", against: str
     for part in console_tables(summary):
         console.print(part)
     console.print(f"Table: {file}", markup=False, soft_wrap=True)
+    if (page := write_page(artifacts, sweep)) is not None:
+        console.print(f"Page: {page}", markup=False, soft_wrap=True)
     return True
 
 
