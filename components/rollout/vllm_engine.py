@@ -59,6 +59,8 @@ class VllmEngine:
         ConnectionError: no server at ``url``.
     """
 
+    own_weights = True  # sampling doesn't touch the trainer's
+
     def __init__(
         self,
         decoder: Any,
