@@ -173,7 +173,10 @@ class Server:
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
         """JSON in, JSON out. A connection that breaks is tried again: a completion is a function of its request."""
         data = None if body is None else json.dumps(body).encode()
-        headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {self._key}"} if self._key else {})}
+        headers = {
+            "Content-Type": "application/json",
+            **({"Authorization": f"Bearer {self._key}"} if self._key else {}),
+        }
         for pause in (0.2, 1.0, 5.0, None):
             request = urllib.request.Request(self._url + path, data, headers, method=method)
             try:

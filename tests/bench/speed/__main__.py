@@ -1,8 +1,8 @@
 """`python tests/bench/speed measure|table|check`: the benchmark, its table, and what got slower.
 
-    measure [--only decode,grpo,…] [--subjects tiny,smollm2] [--out FILE]   minutes; prints each figure as it comes
-    table [FILE]                                                           writes figures.md beside the baseline
-    check NEW [BASE]                                                       exit code 1 if a figure is 15 % worse
+measure [--only decode,grpo,…] [--subjects tiny,smollm2] [--out FILE]   minutes; prints each figure as it comes
+table [FILE]                                                           writes figures.md beside the baseline
+check NEW [BASE]                                                       exit code 1 if a figure is 15 % worse
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def _measured(parts: Sequence[str], names: Sequence[str], repeats: int, home: Pa
             subject = subjects.tiny(home, say) if name == "tiny" else subjects.smollm2(home, say)
             # A larger model's minute is another model's hour: fewer repetitions, and no growth.
             for part in parts if subject is not None else ():
-                if part in PARTS and (name == "tiny" or part != "growth"):
-                    yield from PARTS[part](subject, repeats if name == "tiny" else min(repeats, 3))
+                if part in PARTS and (subject.small or part != "growth"):
+                    yield from PARTS[part](subject, repeats if subject.small else min(repeats, 2))
     if "memory" in parts:
         yield from memory.measure()
 

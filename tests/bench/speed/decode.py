@@ -19,14 +19,14 @@ def measure(subject: Subject, repeats: int) -> Iterator[Figure]:
     for batch, group in subject.sizes:
         for kind, must in zip(("natural", "fixed"), subject.must_decode, strict=True):
             # `generate` takes a batch at a time; ours is given two of them, and keeps its batch full.
-            count = (2 if subject.name == "tiny" else 1) * batch // group
+            count = (2 if subject.small else 1) * batch // group
             limit, fixed = (subject.limit, False) if kind == "natural" else (subject.fixed, True)
             prompts = subject.prompts(count)
             ways = {
                 "ours": ours(subject, prompts, batch, group, limit, fixed),
                 "generate": theirs(subject, prompts, batch, group, limit, fixed),
             }
-            found = rates(ways, repeats)
+            found = rates(ways, repeats, warm=subject.small)
             yield Figure(
                 f"decode {subject.name}, {kind} lengths, batch {batch}, group {group}",
                 ratio(found, "ours", "generate"),

@@ -27,7 +27,7 @@ _KINDS = {
 
 def measure(subject: Subject, repeats: int) -> Iterator[Figure]:
     """Share of the floor – the products with the weights, at the speed they run alone – for decoding and training."""
-    batch = BATCH if subject.name == "tiny" else 64
+    batch = BATCH if subject.small else 64
     run = ours(subject, subject.prompts(batch // GROUP), batch, GROUP, subject.fixed, True)
     tokens = run()
     floor = _products(subject, batch, training=False) / batch
@@ -46,7 +46,7 @@ def measure(subject: Subject, repeats: int) -> Iterator[Figure]:
             **shares,
         },
     )
-    rows, width = (256, 40) if subject.name == "tiny" else (8, 96)
+    rows, width = (256, 40) if subject.small else (4, 96)
     ids = torch.randint(100, 400, (rows, width + 1), generator=torch.Generator().manual_seed(0))
     step = partial(_train, subject.decoder, ids)
     step()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import torch
 from floor import _least
@@ -27,10 +28,7 @@ def measure(subject: Subject, repeats: int) -> Iterator[Figure]:
         times = {n: _us_per_token(subject, *case, repeats) for n, case in cases.items()}
         sizes = list(times)
         # In proportion: a token costs as much in a larger batch or group, and in n-fold context at most n-fold.
-        growths = [
-            times[b] / times[a] / (b / a if axis == "context" else 1.0)
-            for a, b in zip(sizes, sizes[1:], strict=False)
-        ]
+        growths = [times[b] / times[a] / (b / a if axis == "context" else 1.0) for a, b in pairwise(sizes)]
         yield Figure(
             f"growth of {subject.name} with {axis}, worst step over proportion",
             max(growths),

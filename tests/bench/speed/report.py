@@ -49,8 +49,8 @@ def table(path: Path) -> str:
     lines = [
         "# Figures of the benchmark",
         "",
-        "Written by `make bench`; what each line is stands in the docstrings of `tests/bench/speed/`. Ratios are medians of",
-        f"{content['repeats']} paired repetitions in CPU-seconds of one thread.",
+        "What each line is stands in the docstrings of `tests/bench/speed/`; `make bench` measures them anew and says what",
+        "got slower. Ratios are medians of paired repetitions in CPU-seconds of one thread.",
         f"Machine: {about}.",
         "",
         "| figure | value | promised | reached | behind it |",

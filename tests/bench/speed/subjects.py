@@ -46,6 +46,11 @@ class Subject:
     must_decode: tuple[float, float]
     must_step: float
 
+    @property
+    def small(self) -> bool:
+        """Whether a call takes a second and not a minute: warmed up and repeated more."""
+        return self.name == "tiny"
+
     def prompts(self, count: int) -> list[list[int]]:
         """Token ids of the first ``count`` prompts."""
         return [list(p.tokens) for p in render_all(self.tokenizer, [t.messages for t in self.tasks[:count]])]
@@ -92,7 +97,7 @@ def smollm2(home: Path, say: Say) -> Subject | None:
     for i in range(64):
         text = words[i % 3].format(numbers.randint(2, 40), numbers.randint(2, 40))
         tasks.append(Task(f"s{i}", (Message("user", text),), None, "exact"))
-    return _subject("SmolLM2-135M", folder, tasks, 96, 24, ((64, 8),), (2.5, 1.5), 2.0)
+    return _subject("SmolLM2-135M", folder, tasks, 64, 16, ((64, 8),), (2.5, 1.5), 2.0)
 
 
 def _subject(name: str, folder: Path, tasks: Sequence[Task], *rest: Any) -> Subject:

@@ -36,18 +36,18 @@ class Figure:
         return self.value <= self.must if self.better == "lower" else self.value >= self.must
 
 
-def rates(ways: Mapping[str, Callable[[], int]], repeats: int) -> dict[str, list[float]]:
-    """Units (tokens) per CPU-second of each way, in turns; a first round warms up and is not counted.
+def rates(ways: Mapping[str, Callable[[], int]], repeats: int, *, warm: bool = True) -> dict[str, list[float]]:
+    """Units (tokens) per CPU-second of each way, in turns; with ``warm`` a first round is not counted.
 
     CPU-seconds of this process, which has one thread: what others do on the machine costs cache, not turns.
     """
     found: dict[str, list[float]] = {name: [] for name in ways}
-    for number in range(repeats + 1):
+    for number in range(repeats + warm):
         for name, run in ways.items():
             began = process_time()
             units = run()
             spent = process_time() - began
-            if number:
+            if number >= warm:
                 found[name].append(units / spent)
     return found
 
