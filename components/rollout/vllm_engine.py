@@ -119,13 +119,13 @@ class Offline:
 
     def __init__(self, folder: Path, options: Mapping[str, Any]) -> None:
         try:
-            from vllm import LLM  # optional, and takes a GPU
+            from vllm import LLM  # pyright: ignore[reportMissingImports] – optional, and takes a GPU
         except ImportError as error:
             raise ImportError("engine=vllm needs vLLM: pip install vllm, or engine=torch") from error
         self._llm = LLM(model=str(folder), logprobs_mode="processed_logprobs", **options)
 
     def write(self, orders: Sequence[turns.Order], sampling: Sampling, ends: Sequence[int]) -> Written:
-        from vllm import SamplingParams, TokensPrompt  # optional, see above
+        from vllm import SamplingParams, TokensPrompt  # pyright: ignore[reportMissingImports]
 
         settings = [
             SamplingParams(logprobs=0, ignore_eos=True, **_shared(order, sampling, ends), detokenize=True)

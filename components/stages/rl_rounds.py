@@ -74,13 +74,13 @@ class Rounds:
             version: as in `begin`; None: those before this step.
         """
         wanted, extra = sum(self.run.quotas.values()), self.run.updater.algorithm.dynamic_sampling
-        version = self.run.updates(step) if version is None else version
+        seen = self.run.updates(step) if version is None else version
         if self._ahead is None:
             self.sample_s = self.reward_s = 0.0
         sampled: list[Group] = []
         used: list[Group] = []
         for number in range(1 + extra):
-            drawn, self._ahead = self._ahead or self._draw(step, number, version), None
+            drawn, self._ahead = self._ahead or self._draw(step, number, seen), None
             groups = self._finish(step, drawn)
             self.run.observe(groups)
             sampled += groups

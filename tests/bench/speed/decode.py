@@ -19,7 +19,7 @@ def measure(subject: Subject, repeats: int) -> Iterator[Figure]:
     for batch, group in subject.sizes:
         for kind, must in zip(("natural", "fixed"), subject.must_decode, strict=True):
             # `generate` takes a batch at a time; ours is given two of them, and keeps its batch full.
-            count = (2 if subject.small else 1) * batch // group
+            count = (2 if subject.small or kind == "natural" else 1) * batch // group
             limit, fixed = (subject.limit, False) if kind == "natural" else (subject.fixed, True)
             prompts = subject.prompts(count)
             ways = {

@@ -49,7 +49,7 @@ def table(path: Path) -> str:
     lines = [
         "# Figures of the benchmark",
         "",
-        "What each line is stands in the docstrings of `tests/bench/speed/`; `make bench` measures them anew and says what",
+        "What each line is stands in the docstrings of `tests/bench/speed/`; `make bench` measures anew and tells what",
         "got slower. Ratios are medians of paired repetitions in CPU-seconds of one thread.",
         f"Machine: {about}.",
         "",
