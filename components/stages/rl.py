@@ -7,6 +7,7 @@ anywhere continues exactly as if it had not been.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,6 +27,7 @@ from components.rng import stream
 from components.rollout.record import rows, write_rows
 from components.rollout.sampling import Sampling
 from components.runtime import Inputs, Out
+from components.stages.rl_ahead import Ahead, apart, corrected
 from components.stages.rl_best import Best
 from components.stages.rl_critic import CriticSetup, make_critic
 from components.stages.rl_rounds import Rounds, keep_verdicts, measure, publish_verdicts, start_curricula, tell_facts
@@ -65,6 +67,8 @@ def rl(
     micro_batch_tokens: int = 8192,
     max_failed: float = 0.05,
     checkpoint_every: int = 5,
+    async_level: int = 0,
+    score_parts: int = 1,
     publish: Literal["last", "best"] = "last",
     best_window: int = 10,
 ) -> dict[str, float]:
@@ -87,6 +91,11 @@ def rl(
         minibatches: optimiser steps per rollout batch; the second and later ones are off-policy, hence the ratio.
         micro_batch_tokens: padded tokens per backward pass; does not change results beyond rounding.
         max_failed: share of rollouts of a step whose reward may fail before the stage stops.
+        async_level: 1 samples and scores the next step while this one's update is computed, from weights that are one
+            update behind; the loss then weighs by `tis` unless the algorithm has a correction of its own. It costs a
+            second copy of the weights and pays where an engine or a reward has a device or processes of its own.
+        score_parts: prompts of a step are sampled in so many parts, and a part is scored while the next is sampled;
+            changes no result. It pays where scoring takes as long as sampling.
         publish: the weights of the last step, or the best of each ``best_window`` steps by their mean reward.
 
     Raises:
@@ -101,12 +110,14 @@ def rl(
     temperature = algorithm.suggested("temperature", temperature, 1.0)
     if problems := algorithm.check(beta=beta, group_size=group_size):
         raise ValueError(f"{out.name}.algorithm: {'; '.join(problems)}")
+    algorithm = corrected(algorithm, async_level)
     prompts = sum(quotas.values())
     if prompts < out.peers.world_size:
         raise ValueError(
             f"{out.name}.quotas: {prompts} prompts a step for {out.peers.world_size} processes. Fix: raise them"
         )
     policy, source = load_trained_policy(inputs, engine, out, lora=lora, recompute=recompute), inputs["model"].path
+    policy = apart(policy, engine, async_level)
     network = policy.model
     reference = make_reference(network, policy.decoder) if algorithm.needs_reference(beta) else None
     total = algorithm.critic_warmup + steps
@@ -140,28 +151,17 @@ def rl(
     keep_verdicts(reward, out)
     tell_facts(reward, out)
     curricula = start_curricula(inputs, curriculum, quotas)
-    run = _Run(out, policy, reference, updater, curricula, dict(quotas), steps, reward)
+    ahead = Ahead(policy) if async_level else None
+    run = _Run(out, policy, reference, updater, curricula, dict(quotas), steps, reward, checkpoint_every, ahead)
     run.best = Best(best_window) if publish == "best" else None
     sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature)
-    rounds = Rounds(run, reward, sampling, environment, group_size, max_failed)
+    rounds = Rounds(run, reward, sampling, environment, group_size, max_failed, score_parts)
     if algorithm.critic_warmup:
         out.say(f"critic warm-up: the first {algorithm.critic_warmup} of {total} steps leave the policy as it is")
-    for step in range(run.restore(), total):
-        began = perf_counter()
-        sampled, used = rounds(step)
-        between = perf_counter()
-        figures = {}
-        if len(used) >= out.peers.world_size:
-            figures = updater(out.peers.shard(used), len(used), policy=step >= algorithm.critic_warmup)
-        policy.engine.load(network.state_dict())
-        run.refresh_reference(run.updates(step + 1))
-        seconds = {"rollout": between - began - rounds.reward_s, "reward": rounds.reward_s}
-        run.log(step, sampled, used, figures, {**seconds, "update": perf_counter() - between})
-        stopping = out.should_stop()
-        if stopping or (step + 1) % checkpoint_every == 0 or step + 1 == total:
-            run.save(step + 1)
-        if stopping and step + 1 < total:
-            out.raise_if_stopping()
+    try:
+        run.train(rounds, total)
+    finally:
+        rounds.close()
     return run.close(lora, source)
 
 
@@ -177,9 +177,57 @@ class _Run:
     quotas: Mapping[str, int]
     steps: int
     reward: Any
+    checkpoint_every: int
+    ahead: Ahead | None = None
     best: Best | None = None
     records: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     last: dict[str, float] = field(default_factory=dict)
+
+    def train(self, rounds: Rounds, total: int) -> None:
+        """All steps from the last checkpoint on."""
+        out, network = self.out, self.policy.model
+        first = self.restore()
+        if self.ahead is not None and first < total:
+            self._look_ahead(rounds, first)
+        for step in range(first, total):
+            began = perf_counter()
+            sampled, used = rounds(step, self._version(step))
+            seconds = {"rollout": perf_counter() - began - rounds.reward_s, "reward": rounds.reward_s}
+            if self.ahead is not None or rounds.score_parts > 1:  # sampling and scoring overlap with other things
+                seconds["rollout"] = rounds.sample_s
+            if self.ahead is not None and step + 1 < total:
+                self.ahead.publish()
+                self._look_ahead(rounds, step + 1)
+            between, figures = perf_counter(), {}
+            if len(used) >= out.peers.world_size:
+                policy = step >= self.updater.algorithm.critic_warmup
+                figures = self.updater(out.peers.shard(used), len(used), policy=policy)
+            if self.ahead is None:
+                self.policy.engine.load(network.state_dict())
+            self.refresh_reference(self.updates(step + 1))
+            self.log(step, sampled, used, figures, {**seconds, "update": perf_counter() - between})
+            stopping = out.should_stop()
+            if stopping or (step + 1) % self.checkpoint_every == 0 or step + 1 == total:
+                self.save(step + 1)
+            if stopping and step + 1 < total:
+                out.raise_if_stopping()
+
+    def _look_ahead(self, rounds: Rounds, step: int) -> None:
+        """Start the rollouts of a step; a checkpoint made meanwhile holds what is needed to start them again."""
+        assert self.ahead is not None
+        self.ahead.rest = copy.deepcopy(self._between_steps())
+        rounds.begin(step, self._version(step))
+
+    def _version(self, step: int) -> int:
+        """Updates that the weights which sample a step have seen."""
+        return self.updates(step if self.ahead is None else max(0, step - 1))
+
+    def _between_steps(self) -> dict[str, Any]:
+        """State that sampling and scoring change."""
+        rest: dict[str, Any] = {"curricula": {name: curriculum.state() for name, curriculum in self.curricula.items()}}
+        if hasattr(self.reward, "state"):
+            rest["reward"] = self.reward.state()
+        return rest
 
     def updates(self, step: int) -> int:
         """Steps of the policy among the first ``step`` steps."""
@@ -229,15 +277,17 @@ class _Run:
         models = {"model": trained_state(self.policy.model), "learner": tensors}
         if self.reference is not None and self.updater.algorithm.ref_refresh_every:
             models["reference"] = self.reference.state()
-        curricula = {name: curriculum.state() for name, curriculum in self.curricula.items()}
+        total = self.updater.algorithm.critic_warmup + self.steps
+        under_way = self.ahead if step < total else None
+        between = self._between_steps() if under_way is None else under_way.rest
+        if under_way is not None and under_way.weights:
+            models["sampler"] = under_way.weights
         rest = {
             "learner": state,
-            "curricula": curricula,
             "algorithm": self.updater.state,
             "last": plain_json(self.last),
+            **between,
         }
-        if hasattr(self.reward, "state"):
-            rest["reward"] = self.reward.state()
         if (critic := self.updater.critic) is not None:
             tensors, rest["critic"] = critic.state()
             models |= tensors
@@ -249,8 +299,11 @@ class _Run:
         """Continue from the last checkpoint, if there is one; returns the step to do next."""
         if (saved := load_latest(self.out)) is None:
             return 0
+        if self.ahead is not None and "sampler" in saved.tensors:
+            self.ahead.restore(saved.tensors["sampler"])
         load_trained_state(self.policy.model, saved.tensors["model"])
-        self.policy.engine.load(self.policy.model.state_dict())
+        if self.ahead is None:
+            self.policy.engine.load(self.policy.model.state_dict())
         self.updater.learner.load_state(saved.tensors["learner"], saved.state["learner"])
         self.updater.state = saved.state["algorithm"]
         if self.updater.critic is not None:
