@@ -20,7 +20,7 @@ from flows.build import ALLOWED, is_allowed
 from flows.checks import component_problems, figure_problems
 from flows.errors import BadInput, Problem, did_you_mean, errors, short
 from flows.launch import make_launcher
-from flows.place import store_problems
+from flows.place import newer_problems, store_problems
 from flows.signature import NoSuchTarget, Signature, read_signature
 from flows.stage import StageSpec
 from flows.values import canonical, type_problem
@@ -50,7 +50,7 @@ def preflight(
     Raises: BadInput with everything that is wrong; the same problem in several stages is told once.
     """
     allowed = (*ALLOWED, *allow)
-    problems = [*store_problems(artifacts)] if artifacts is not None else []
+    problems = [] if artifacts is None else [*store_problems(artifacts)] or [*newer_problems(artifacts, specs)]
     checked = []
     for spec in specs:
         found, settings = _stage(spec, allowed)

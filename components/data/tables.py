@@ -142,6 +142,11 @@ class Table:
                     if split != "train" or self.max_level is None or record.task.level <= self.max_level:
                         kept[split].add(record.task.prompt, record)
         problems.raise_if_any()
+        everything = [record for found in kept.values() for record in found.items()]
+        unanswered = sum(record.task.kind == "general" for record in everything)
+        if 0 < unanswered < len(everything):
+            some = f"{unanswered} of {len(everything)} rows"
+            notes.append(f"{some} have no answer: they become general tasks, which only a model can judge")
         if extra:
             notes.append(f"columns not used: {', '.join(sorted(extra))}")
         return {split: found.items() for split, found in kept.items()}

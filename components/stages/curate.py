@@ -35,6 +35,11 @@ def curate(inputs: Inputs, out: Out, *, source: Source, cleaning: Cleaning | Non
     dropped = {reason: sum(counts.values()) for reason, counts in report["dropped"].items()}
     out.say("tasks " + " ".join(f"{k} {kept[k]}" for k in ("train", "fresh", "profile", "dev", "test")))
     out.say("dropped " + (", ".join(f"{n} {reason}" for reason, n in dropped.items()) or "nothing"))
+    if overlapping := report["overlapping"]:
+        more = f" and {len(overlapping) - 5} more (report.json)" if len(overlapping) > 5 else ""
+        out.say(f"in the evaluation too, so not trained on: {', '.join(overlapping[:5])}{more}")
+    if n := report["noted"]["prompts_with_special_tokens"]:
+        out.say(f"{n} prompts hold tags or special tokens: they are taken as plain text")
     return {**kept, **{f"dropped_{reason}": n for reason, n in dropped.items()}}
 
 

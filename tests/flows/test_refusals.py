@@ -130,7 +130,7 @@ def test_data_that_lack_what_the_pipeline_learns_from(tmp_path: Path, overrides:
     own = dict(text.split("=") for text in overrides if text.split("=")[0] in ("n", "trace"))
     path = rows(tmp_path / "q.jsonl", int(own.pop("n")), **own)
     rest = [text for text in overrides if text.split("=")[0] not in ("n", "trace")]
-    arguments = ["data=jsonl", f"data.reader.path={path}", *rest]
+    arguments = ["data=jsonl", f"data.path={path}", *rest]
     if not told:
         assert prepare([f"artifacts={tmp_path}", *arguments])
         return
@@ -153,7 +153,7 @@ def test_data_of_another_kind(tmp_path: Path, monkeypatch) -> None:
 def test_json_nested_too_deep(tmp_path: Path) -> None:
     file = tmp_path / "deep.jsonl"
     file.write_text('{"prompt": ' + "[" * 100_000 + "]" * 100_000 + "}\n")
-    [line] = refused(tmp_path, "data=jsonl", f"data.reader.path={file}")
+    [line] = refused(tmp_path, "data=jsonl", f"data.path={file}")
     assert "deep.jsonl:1 line: is nested too deep to be read" in line
 
 
@@ -161,7 +161,7 @@ def test_json_nested_too_deep(tmp_path: Path) -> None:
 def test_columns_are_named_without_a_sign(tmp_path: Path, columns: str) -> None:
     file = tmp_path / "q.jsonl"
     file.write_text("".join(json.dumps({"question": f"{i} ?", "answer": i}) + "\n" for i in range(300)))
-    overrides = [f"artifacts={tmp_path}", "data=jsonl", f"data.reader.path={file}", "pipeline=r1_zero", columns]
+    overrides = [f"artifacts={tmp_path}", "data=jsonl", f"data.path={file}", "pipeline=r1_zero", columns]
     curate = next(spec for spec in prepare(overrides).specs if spec.name == "curate")
     assert curate.settings["source"]["columns"] == {"prompt": "question"}
 
