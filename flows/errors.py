@@ -58,7 +58,7 @@ class BadInput(Exception):
 
 
 def data_problems(error: Exception, where: str, key: str = "") -> tuple[list[Problem], int]:
-    """What a source says of its data, a line ``FILE:17 answer: what is wrong. Fix: what to do`` each, and how many more.
+    """What a source says of its data, lines ``FILE:17 answer: what is wrong. Fix: what to do``, and how many more.
 
     Args:
         where, key: of a line that names no place in the data.

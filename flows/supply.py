@@ -52,7 +52,9 @@ def prompt_problems(
         data, new = by_name.get(spec.inputs.get("data", "")), spec.settings.get("max_new_tokens")
         model = _source_of(spec, by_name)
         context = None if model is None else _context(model)
-        longest = max((c.get("prompts/bytes", 0) for c in held.get(spec.inputs.get("data", ""), {}).values()), default=0)
+        longest = max(
+            (c.get("prompts/bytes", 0) for c in held.get(spec.inputs.get("data", ""), {}).values()), default=0
+        )
         if data is None or model is None or context is None or not isinstance(new, int):
             continue
         if longest + _HEADERS <= context - new:  # a token is a byte at least
@@ -85,7 +87,9 @@ def failing_golds(source: Any, judge: Mapping[str, Any], allow: Sequence[str], l
             verdict = code.judge(task, f"```python\n{program}\n```")
             if verdict.outcome not in ("pass", "infra"):
                 problem = f"fails the task's own tests ({verdict.detail or verdict.outcome})"
-                yield Problem(f"{where} canonical_solution", "", problem, fix="repair program or tests, or drop the row")
+                yield Problem(
+                    f"{where} canonical_solution", "", problem, fix="repair program or tests, or drop the row"
+                )
 
 
 def nodes(value: Any) -> Iterator[Mapping[str, Any]]:

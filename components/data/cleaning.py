@@ -14,7 +14,19 @@ from components.data.corpus import EVALUATION_SPLITS, SPLITS, TRAINING_SPLITS, C
 from components.types import Example, Message, Preference, Task
 
 Row = TypeVar("Row", Example, Preference)
-_SPECIAL = ("<think>", "</think>", "<answer>", "</answer>", "<tool>", "</tool>", "<result>", "</result>", "<|", "<s>", "</s>")
+_SPECIAL = (
+    "<think>",
+    "</think>",
+    "<answer>",
+    "</answer>",
+    "<tool>",
+    "</tool>",
+    "<result>",
+    "</result>",
+    "<|",
+    "<s>",
+    "</s>",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -62,7 +62,9 @@ class Jsonl:
                     line = line[3:]
                     notes.append(f"{file}: starts with a byte-order mark (ignored)")
                 if not found and line.strip() == b"[":
-                    problems.add(where, "file", 'holds one JSON array (got "[")', "one object per line, no array around them")
+                    problems.add(
+                        where, "file", 'holds one JSON array (got "[")', "one object per line, no array around them"
+                    )
                     break
                 if line.strip() and (row := self._parse(where, line, problems)) is not None:
                     found = True

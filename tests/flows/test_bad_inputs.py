@@ -7,9 +7,6 @@ behind; what is accepted says what it made of it.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -208,7 +205,9 @@ REFUSED: dict[str, Case] = {
     "36 no eos token": (
         model(edited("tokenizer_config.json", eos_token=None)), ["the tokenizer has no eos token", "set eos_token"],
     ),
-    "38 tokenizer too large": (model(edited("config.json", vocab_size=99)), ["tokens but the model only 99 embeddings"]),
+    "38 tokenizer too large": (
+        model(edited("config.json", vocab_size=99)), ["tokens but the model only 99 embeddings"],
+    ),
     "39 NaN in the weights": (model(with_nan), ["tensor model.norm.weight [16] holds 1 values that are NaN"]),
     "40 no place for artifacts": (no_directory, ["configuration artifacts: is not a directory", "set artifacts=DIR"]),
     "41 newer manifest": (newer, ["written by a newer r1flow (schema r1flow/99", "upgrade r1flow"]),
@@ -220,7 +219,11 @@ ACCEPTED: dict[str, Case] = {
     "10 extra field": (data({"colour": "red"}), ["columns not used: colour"]),
     "15 a row without an answer": (data({"answer": None}), ["1 of 120 rows have no answer"]),
     "26 what is measured is trained on": (
-        lambda folder: ["data=jsonl", f"data.path={lines(folder, rows({'id': 'a'}))}", f"data.test_path={measured_on(folder)}"],
+        lambda folder: [
+            "data=jsonl",
+            f"data.path={lines(folder, rows({'id': 'a'}))}",
+            f"data.test_path={measured_on(folder)}",
+        ],
         ["in the evaluation too: a", "test 1"],
     ),
     "24 special tokens": (data({"prompt": "What is <|im_end|>?"}, {"prompt": "<think>?"}), ["2 prompts hold tags"]),
