@@ -7,6 +7,9 @@ behind; what is accepted says what it made of it.
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -268,3 +271,79 @@ def test_what_can_be_used_is_used_and_said(place: Path, capfd: pytest.CaptureFix
     for part in told:
         assert part in out
     assert found(place) == before
+
+
+def tokenizer_without(name: str) -> Callable[[Path], None]:
+    def change(own: Path) -> None:
+        edited("tokenizer_config.json", **{name: None})(own)
+        if name == "chat_template":
+            (own / "chat_template.jinja").unlink()
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("lacking", "told"),
+    [("pad_token", "no pad token; '<pad>' fills rows up"), ("chat_template", "no chat template; ChatML is used")],
+    ids=["36 no pad token", "37 no chat template"],
+)
+def test_what_a_tokenizer_lacks_is_added_and_said(place: Path, lacking: str, told: str) -> None:
+    from components.models.load import Pretrained
+
+    arguments = model(tokenizer_without(lacking))(place)
+    assert main(["plan", "pipeline=r1_zero", *arguments]) == 0
+    said: list[str] = []
+    Pretrained(path=str(place / "own")).build([], 0, say=said.append)
+    assert any(told in line for line in said)
+
+
+def test_a_disk_without_room_is_found_at_the_start(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("flows.place.shutil.disk_usage", lambda _: type("Usage", (), {"free": 3 << 20}))
+    assert main(["run", "pipeline=r1_zero"]) == 2
+    told = "configuration artifacts: has 3 MiB free, too little for a run (got 'artifacts'). Fix: free at least 200 MiB"
+    assert told in capfd.readouterr().err
+    assert found(place) == {}
+
+
+def test_a_manifest_that_is_none_of_ours_is_not_taken_for_a_result(
+    place: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    arguments = newer(place)
+    [manifest] = place.rglob("manifest.json")
+    manifest.write_text(json.dumps({"schema": "someone/1"}))
+    assert main(["plan", "pipeline=r1_zero", *arguments]) == 0
+    assert "6 to build, 0 reused" in capfd.readouterr().out
+
+
+# --- in processes of their own --------------------------------------------------------------------------------------
+
+
+def in_a_process(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests" / "flows" / "fixtures")])}
+    command = [sys.executable, "-m", "flows.cli", *arguments]
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=250, check=False
+    )
+
+
+@pytest.mark.parametrize("case", ["1 missing file", "6 bad JSON", "28 misspelt key", "39 NaN in the weights"])
+def test_the_installed_command_refuses_alike(tmp_path: Path, case: str) -> None:
+    make, told = REFUSED[case]
+    arguments = make(tmp_path)
+    before = found(tmp_path)
+    done = in_a_process(tmp_path, "run", "pipeline=r1_zero", *arguments)
+    assert done.returncode == 2
+    for part in told:
+        assert part.replace(HERE, f"working directory {tmp_path}") in done.stderr
+    assert "Traceback" not in done.stderr + done.stdout
+    assert found(tmp_path) == before
+
+
+def test_a_run_with_changed_settings_says_what_differs(tmp_path: Path) -> None:
+    conf = ["--config-dir", str(ROOT / "tests" / "flows" / "fixtures" / "conf"), "orchestrator=inline"]
+    assert in_a_process(tmp_path, "run", *conf).returncode == 0
+    done = in_a_process(tmp_path, "run", *conf, "second.steps=9")
+    assert done.returncode == 0
+    assert "steps: 2 → 9" in done.stdout
