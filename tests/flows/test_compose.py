@@ -136,7 +136,7 @@ def test_a_user_file_comes_before_the_built_in_one_of_the_same_name(tmp_path, co
         (["+stages.x={inputs: {}}"], "name the stage's function"),
         (["+only.scond={steps: 1}"], "did you mean"),
         (["model=broken"], "broken.yaml:2"),
-        (["model=lost"], "use one of: broken, "),
+        (["model=lost"], "use one of: adapters, broken, "),
     ],
 )
 def test_what_leads_nowhere_is_told_in_one_line_with_a_remedy(conf, overrides, told):
