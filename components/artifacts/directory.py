@@ -19,6 +19,7 @@ from components.artifacts.jsonio import canonical_json
 
 MANIFEST = "manifest.json"
 SCHEMA = "r1flow/1"
+_SMALL = 16 << 20  # bytes; a file of at most this size is hashed at every reuse
 _OWN = ("schema", "files", "digest", "seal")
 _RACY_NS = 100_000_000  # a file written this recently could change again within one tick of the file system's clock
 _hashed: dict[tuple[int, int, int, int], str] = {}  # (device, inode, size, mtime) -> sha256, of this process
@@ -116,8 +117,9 @@ def load_directory(
 ) -> dict[str, Any]:
     """The manifest of a published directory, once the directory agrees with it.
 
-    Quick: the manifest's own seal, the set of files and their sizes, and the sha256 of files that match ``always``
-    (unless this process has hashed the same unchanged file before). Full: every sha256, from the bytes.
+    Quick: the manifest's own seal, the set of files and their sizes, and the sha256 of files that match ``always`` or
+    have at most 16 MiB (unless this process has hashed the same unchanged file before). Full: every sha256, from the
+    bytes.
 
     Raises:
         Damaged: names the file and what is wrong with it.
@@ -135,7 +137,7 @@ def load_directory(
         sha256, size = expected[name]
         if info.st_size != size:
             raise Damaged(path, f"{name}: {info.st_size:,} bytes, the manifest says {size:,}")
-        if (full or any(fnmatch.fnmatch(name, pattern) for pattern in always)) and (
+        if (full or size <= _SMALL or any(fnmatch.fnmatch(name, pattern) for pattern in always)) and (
             _sha256(path / name, info, trust=not full) != sha256
         ):
             raise Damaged(path, f"{name}: content does not have the sha256 of the manifest")

@@ -13,6 +13,7 @@ from components.rewards.numerals import UNITS, Quantity, Units, exact_value
 from components.rewards.sequences import Sequence as Numbers
 from components.rewards.sequences import read_sequence
 from components.rewards.shape import (
+    as_interval,
     base,
     brackets,
     is_worked_out,
@@ -45,6 +46,10 @@ class _Read:
     value: Fraction | None
     several: Numbers | None
     name: str = ""
+
+    @property
+    def is_interval(self) -> bool:
+        return bool(brackets(self.text)) and self.text.count(",") == 1
 
 
 class MathVerifier:
@@ -137,6 +142,8 @@ class MathVerifier:
             return float(self._same_number(gold, mine))
         if gold.several and mine.several and gold.several.brackets == mine.several.brackets:
             return float(gold.several.equals(mine.several, Fraction(str(self.tolerance))))
+        if gold.is_interval != mine.is_interval:  # x \le 5 for (-\infty, 5], and the other way round
+            gold, mine = (each if each.is_interval else self._read(as_interval(each.text)) for each in (gold, mine))
         return self._algebra(gold, mine)
 
     def _read(self, text: str) -> _Read:

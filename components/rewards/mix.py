@@ -11,7 +11,12 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from components.rewards.isolated import Isolated
-from components.rewards.mix_settings import common_problems, mix_check, route_check  # preflight asks for them here
+from components.rewards.mix_settings import (  # preflight asks for the checks here
+    call_problems,
+    common_problems,
+    mix_check,
+    route_check,
+)
 from components.rewards.outcome import as_score, as_scores, name_of, raised
 from components.rewards.schedule import factor, is_active, standardised
 from components.types import Group, Rollout, Score, Task
@@ -68,7 +73,11 @@ class Mix:
         figures = {"seconds": seconds, "retries": retries, "workers": workers}
         settings = {"terms": terms, "weights": weights, "penalties": penalties, **figures}
         settings |= {"active": active, "ramps": ramps, "gates": gates, "normalise": normalise}
-        if problems := [*mix_check(settings), *common_problems(settings)]:
+        if problems := [
+            *mix_check(settings),
+            *common_problems(settings),
+            *call_problems({n: t for n, t in terms.items() if weights.get(n)}),
+        ]:
             raise ValueError("; ".join(f"reward.{problem}" for problem in problems))
         self.terms = {name: _isolated(term, figures) if isolate else term for name, term in terms.items()}
         self.weights, self.active, self.ramps = dict(weights), dict(active or {}), dict(ramps or {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -48,6 +49,24 @@ def common_problems(settings: Settings) -> list[str]:
         problems.append(f"workers: must be at least 1 (got {settings['workers']})")
     if not any(weights.values()):
         problems.append(f"weights: all are 0 (got {dict(weights)}). Fix: give at least one term a weight")
+    return problems
+
+
+def call_problems(terms: Mapping[str, Any]) -> list[str]:
+    """Terms that cannot be called with a task and a rollout: an argument is left over, or there is one too many."""
+    problems = []
+    for name, term in terms.items():
+        if not callable(term) or hasattr(term, "batch"):
+            continue
+        try:
+            signature = inspect.signature(term)
+        except (TypeError, ValueError):  # written in C
+            continue
+        try:
+            signature.bind("task", "rollout")
+        except TypeError as error:
+            fix = f"give it (task, rollout); further arguments with reward.terms.{name}.ARGUMENT=…"
+            problems.append(f"terms.{name}: cannot be called with (task, rollout): {error}. Fix: {fix}")
     return problems
 
 

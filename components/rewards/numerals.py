@@ -46,6 +46,7 @@ _PLAIN = re.compile(
 )
 _RATIO = re.compile(rf"({_DECIMAL}) ?/ ?({_DECIMAL})")
 _FRAC = re.compile(rf"\\frac ?(?:\{{ ?(-?{_DECIMAL}) ?\}}|(\d)) ?(?:\{{ ?({_DECIMAL}) ?\}}|(\d))")
+_REPEATING = re.compile(r"(\d*)\.(\d*)\\overline ?\{(\d{1,40})\}")
 _MIXED = re.compile(r"(\d+) ?(?:(?<= )(\d+)/(\d+)|\\frac ?\{ ?(\d+) ?\} ?\{ ?(\d+) ?\})")
 
 
@@ -89,7 +90,8 @@ class Units:
 
 
 def exact_value(text: str) -> Fraction | None:
-    r"""Value of a spelled number: ``-1234.5``, ``1e3``, ``1.2 \times 10^3``, ``2/3``, ``\frac{2}{3}``, ``1 1/2``.
+    r"""Value of a spelled number: ``-1234.5``, ``1e3``, ``1.2 \times 10^3``, ``2/3``, ``\frac{2}{3}``, ``1 1/2``,
+    ``0.1\overline{6}``.
 
     None for anything else, expressions and divisions by zero included.
     """
@@ -112,6 +114,10 @@ def _unsigned(text: str) -> Fraction | None:
     if match := _FRAC.fullmatch(text):
         above, below = _given(match.groups())
         return Fraction(above) / Fraction(below)
+    if match := _REPEATING.fullmatch(text):
+        whole, start, again = match.groups()
+        known, period = Fraction(f"{whole or 0}.{start or 0}"), Fraction(int(again), 10 ** len(again) - 1)
+        return known + period / 10 ** len(start)
     if match := _MIXED.fullmatch(text):
         whole, above, below = _given(match.groups())
         return int(whole) + Fraction(int(above), int(below))

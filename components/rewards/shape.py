@@ -23,7 +23,13 @@ _FUNCTIONS = frozenset(
 _NAME = re.compile(r"(?:[A-Za-z]|\\[a-zA-Z]+)(?:_(?:\w|\{\w{1,20}\}))?(?:\([a-z]\))? ?=(?![=<>])")
 _BASE = re.compile(r"\(?[0-9A-Fa-f]+\)?_(?:\{)?(\d+)\}?")
 _LETTERS = re.compile(r"\\?[a-zA-Z]+")
-_OPERATION = re.compile(r"(?<=[\d)}!]) ?(?:[-+*/:]|\\(?:times|cdot|div)\b) ?(?=[-\d({\\])")
+_OPERATION = re.compile(
+    r"(?<=[\d)}!]) ?(?:[-+*/:]|\\(?:times|cdot|div)\b) ?(?=[-\d({\\])"
+    r"|\\(?:max|min|gcd|lcm|[dt]?binom|bmod|pmod|mod|sum|prod|log|ln|lg|exp|lfloor|lceil)(?![a-zA-Z])"
+)
+_TURNED = re.compile(r"= ?([A-Za-z]|\\[a-zA-Z]{1,20})$")
+_BOUND = re.compile(r"([a-zA-Z]) ?(<|>|\\[lg]e(?![a-zA-Z])) ?([^<>=]+)")
+_BOUNDS = re.compile(r"([^<>=]+?) ?(<|\\le(?![a-zA-Z])) ?([a-zA-Z]) ?(<|\\le(?![a-zA-Z])) ?([^<>=]+)")
 
 
 def kind_of(text: str) -> Kind:
@@ -51,9 +57,31 @@ def kind_of(text: str) -> Kind:
 
 
 def without_name(text: str) -> str:
-    """``42`` of ``x = 42``: the right side, where the left is one variable and there is one equals sign."""
+    """``42`` of ``x = 42`` and ``42 = x``: what a variable equals, where there is one equals sign."""
+    text = _turned(text)
     match = _NAME.match(text)
     return text[match.end() :].strip() if match and text.count("=") == 1 else text
+
+
+def _turned(text: str) -> str:
+    """``x = 42`` of ``42 = x``."""
+    match = _TURNED.search(text)
+    if match is None or text.count("=") > 1 or _NAME.match(text):
+        return text
+    return f"{match[1]} = {text[: match.start()].strip()}"
+
+
+def as_interval(text: str) -> str:
+    r"""``(-\infty,5]`` of ``x \le 5``, ``(1,2]`` of ``1 < x \le 2``; anything else as it is."""
+    if match := _BOUND.fullmatch(text):
+        _, sign, bound = match.groups()
+        bound = bound.strip()
+        below, above = ("(", ")") if sign in "<>" else ("[", "]")
+        return rf"(-\infty,{bound}{above}" if sign in ("<", r"\le") else rf"{below}{bound},\infty)"
+    if match := _BOUNDS.fullmatch(text):
+        low, first, _, second, high = match.groups()
+        return f"{'(' if first == '<' else '['}{low.strip()},{high.strip()}{')' if second == '<' else ']'}"
+    return text
 
 
 def words(text: str) -> frozenset[str]:
@@ -63,7 +91,7 @@ def words(text: str) -> frozenset[str]:
 
 
 def is_worked_out(text: str) -> bool:
-    r"""Whether no sum, product or quotient is left to do: not ``6 \times 7``, but ``\frac{1}{2}``, ``2^{10}``."""
+    r"""Whether no sum, product or maximum is left to do: not ``6 \times 7``; ``\frac{1}{2}`` and ``2^{10}`` are."""
     return _OPERATION.search(text) is None
 
 
@@ -89,6 +117,7 @@ def base(text: str) -> str | None:
 
 def name_of(text: str) -> str:
     """``x`` of ``x = 42``, see `without_name`; "" without a name."""
+    text = _turned(text)
     match = _NAME.match(text)
     return match[0].rstrip("= ") if match and text.count("=") == 1 else ""
 

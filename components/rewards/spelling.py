@@ -45,6 +45,7 @@ _GROUPED = {
     "space": re.compile(r"(?<![\d.,])(?<!\d )\d{1,3}(?: \d{3})+(?! ?\d)"),
     "thin": re.compile(rf"(?<![\d.,])(?<!\d{THIN})\d{{1,3}}(?:{THIN}\d{{3}})+(?!{THIN}?\d)"),
 }
+_DASH = re.compile(r"[–—](?=[\d.\\])")  # for a minus sign; inside a text it may be a range
 _MARKS = {"comma": ",", "space": " ", "thin": THIN}
 
 
@@ -53,6 +54,7 @@ def spelled(text: str, thousands: Sequence[Separator] = ("comma", "thin")) -> st
 
     - Decimal digits of every script become ASCII (``٤٢``, ``４２``), raised ones an exponent: ``4²`` is ``4^{2}``.
       This is no compatibility normalisation, which would make 42 of it.
+    - A dash before the whole is a minus sign.
     - Signs and LaTeX's alternatives become one command each; delimiters around the whole, ``\left``, spacing and one
       full stop at the end go.
     - Separators of thousands go: "comma" ``1,234,567``, "space" ``1 234 567``, "thin" ``1\,234\,567``. Groups must
@@ -60,6 +62,8 @@ def spelled(text: str, thousands: Sequence[Separator] = ("comma", "thin")) -> st
     """
     text = text if text.isascii() else _ascii_digits(text).translate(_CHARACTERS)
     text = _unwrapped(text.strip())
+    if _DASH.match(text):
+        text = "-" + text[1:]
     text = _COMMAND.sub(lambda found: _REPLACED.get(found[0], found[0]), text)
     for name in thousands:
         if _MARKS[name] in text and not (name == "comma" and any(bracket in text for bracket in ("(", "[", r"\{"))):

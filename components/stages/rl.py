@@ -12,24 +12,24 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 from components.artifacts import plain_json, write_json
-from components.losses.compatibility import group_problems
 from components.losses.policy import Algorithm
 from components.models.adapt import save_trained
-from components.models.checkpoint import load_latest, save_checkpoint
+from components.models.checkpoint import load_best, load_latest, save_checkpoint
 from components.models.learner import Learner
 from components.models.lora import Lora, load_trained_state, trained_state
 from components.models.reference import make_reference
 from components.models.schedule import linear
-from components.rewards.code import forgeable_parts
 from components.rng import stream
 from components.rollout.record import rows, write_rows
 from components.rollout.sampling import Sampling
 from components.runtime import Inputs, Out
 from components.stages.rl_critic import CriticSetup, make_critic
 from components.stages.rl_rounds import Rounds, keep_verdicts, measure, publish_verdicts, start_curricula, tell_facts
+from components.stages.rl_settings import rl_check as rl_check
+from components.stages.rl_settings import rl_notes as rl_notes
 from components.stages.rl_update import Updater
 from components.stages.shared import Policy, load_trained_policy
 from components.types import Group, Task
@@ -64,6 +64,7 @@ def rl(
     micro_batch_tokens: int = 8192,
     max_failed: float = 0.05,
     checkpoint_every: int = 5,
+    publish: Literal["last", "best"] = "last",
 ) -> dict[str, float]:
     """Train the policy on verifiable rewards; writes ``model/``, ``rollouts/`` and ``curriculum.json``.
 
@@ -84,6 +85,8 @@ def rl(
         minibatches: optimiser steps per rollout batch; the second and later ones are off-policy, hence the ratio.
         micro_batch_tokens: padded tokens per backward pass; does not change results beyond rounding.
         max_failed: share of rollouts of a step whose reward may fail before the stage stops.
+        publish: weights of the last step, or of the checkpoint with the best mean reward over the ``checkpoint_every``
+            steps that led to it: for a policy that may collapse. The maximum of noisy means flatters; see evaluations.
 
     Raises:
         ValueError: a quota that matches no task; fewer prompts than processes.
@@ -136,7 +139,7 @@ def rl(
     keep_verdicts(reward, out)
     tell_facts(reward, out)
     curricula = start_curricula(inputs, curriculum, quotas)
-    run = _Run(out, policy, reference, updater, curricula, dict(quotas), steps, reward)
+    run = _Run(out, policy, reference, updater, curricula, dict(quotas), steps, reward, checkpoint_every)
     sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature)
     rounds = Rounds(run, reward, sampling, environment, group_size, max_failed)
     if algorithm.critic_warmup:
@@ -157,52 +160,7 @@ def rl(
             run.save(step + 1)
         if stopping and step + 1 < total:
             out.raise_if_stopping()
-    return run.close(lora, source)
-
-
-def rl_check(
-    settings: Mapping[str, Any], inputs: Mapping[str, str], processes: int, contents: Mapping[str, Mapping[str, int]]
-) -> list[str]:
-    """What preflight can say of the settings, and of the data, before anything is loaded."""
-    problems = []
-    held = contents.get("data", {})
-    kinds = {name.removeprefix("train/"): n for name, n in held.items() if name.startswith("train/")}
-    for name, wanted in (settings.get("quotas") or {}).items() if kinds else ():
-        if name not in kinds:
-            known = ", ".join(sorted(kinds))
-            problems.append(
-                f"quotas.{name}: the data have no such tasks. Fix: name kinds or families there are: {known}"
-            )
-        elif wanted > kinds[name]:
-            got = f"{wanted} prompts a step, and the data have {kinds[name]}"
-            problems.append(f"quotas.{name}: {got}. Fix: lower it, or give more rows")
-    if not settings.get("quotas") or any(n < 1 for n in settings["quotas"].values()):
-        problems.append(
-            f"quotas: needs at least one prompt of each kind (got {settings.get('quotas')}). Fix: 32 is usual"
-        )
-    elif (prompts := sum(settings["quotas"].values())) < processes:
-        problems.append(
-            f"quotas: {prompts} prompts a step for {processes} processes. Fix: raise them or set launcher.processes=1"
-        )
-    elif (minibatches := settings.get("minibatches", 1)) > prompts:
-        problems.append(f"minibatches: {minibatches} of {prompts} prompts a step, some would be empty. Fix: 2 is usual")
-    if isinstance(settings.get("algorithm"), Mapping) and "advantage" in settings["algorithm"]:
-        problems += [f"algorithm.{line}" for line in group_problems(settings["algorithm"], settings.get("group_size"))]
-    for part in forgeable_parts(settings.get("reward")):
-        problems.append(f"{part}.accept_forgeable: programs could forge their rewards. Fix: sandbox.backend=auto")
-    return problems
-
-
-def rl_notes(settings: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
-    """What was set for this stage and has no effect."""
-    beta, kl = given.get("beta"), settings["algorithm"].get("kl")
-    if not beta or not isinstance(beta, int | float):
-        return []
-    if kl is None:
-        return [f"beta={beta} has no effect: this algorithm has no KL term. Fix: leave it out, or set algorithm.kl"]
-    if kl.get("beta") is not None:
-        return [f"beta={beta} has no effect: the KL term has its own, {kl['beta']}. Fix: set algorithm.kl.beta"]
-    return []
+    return run.close(lora, source, publish)
 
 
 @dataclass
@@ -216,7 +174,9 @@ class _Run:
     curricula: Mapping[str, Any]
     quotas: Mapping[str, int]
     steps: int
-    reward: Any = None
+    reward: Any
+    checkpoint_every: int
+    recent: list[float] = field(default_factory=list)  # mean reward of the last steps, at most checkpoint_every
     records: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     last: dict[str, float] = field(default_factory=dict)
 
@@ -249,6 +209,7 @@ class _Run:
     ) -> None:
         """Metrics of the step; its rollouts are kept for the next checkpoint."""
         self.last = {**measure(sampled), "groups_used": float(len(used)), **figures}
+        self.recent = [*self.recent, self.last["reward"]][-self.checkpoint_every :] if "reward" in self.last else []
         tokens = sum(len(r.tokens) for group in sampled for r in group.rollouts)
         if self.out.peers.is_main:
             self.records[step + 1] = rows(sampled, step + 1)
@@ -272,13 +233,18 @@ class _Run:
             "curricula": curricula,
             "algorithm": self.updater.state,
             "last": plain_json(self.last),
+            "recent": self.recent,
         }
         if hasattr(self.reward, "state"):
             rest["reward"] = self.reward.state()
         if (critic := self.updater.critic) is not None:
             tensors, rest["critic"] = critic.state()
             models |= tensors
-        save_checkpoint(self.out, step, models, rest)
+        whole = (
+            self.updates(step) >= self.checkpoint_every and step % self.checkpoint_every == 0
+        )  # not where a stop fell
+        score = sum(self.recent) / len(self.recent) if whole and self.recent else None
+        save_checkpoint(self.out, step, models, rest, score=score)
 
     def restore(self) -> int:
         """Continue from the last checkpoint, if there is one; returns the step to do next."""
@@ -296,11 +262,14 @@ class _Run:
             curriculum.load_state(saved.state["curricula"][name])
         if "reward" in saved.state:
             self.reward.load_state(saved.state["reward"])
-        self.last = saved.state["last"]
+        self.last, self.recent = saved.state["last"], saved.state["recent"]
         return saved.step
 
-    def close(self, lora: Lora | None, source: Path) -> dict[str, float]:
+    def close(self, lora: Lora | None, source: Path, publish: str) -> dict[str, float]:
         """Write what later stages read; returns the metrics of the last step."""
+        if publish == "best" and (best := load_best(self.out)) is not None:
+            self.out.say(f"publishing the weights of step {best.step}, the best mean reward")
+            load_trained_state(self.policy.model, best.tensors["model"])
         if self.out.peers.is_main:
             write_json(self.out.path / "curriculum.json", {name: c.describe() for name, c in self.curricula.items()})
             publish_verdicts(self.out)

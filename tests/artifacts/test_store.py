@@ -166,7 +166,15 @@ def test_finding_without_a_claim_sets_a_damaged_artifact_aside_too(store: Artifa
     assert not store.path("base", "k1").exists()
 
 
-def test_a_flipped_byte_in_data_is_found_by_full_verification(store: ArtifactStore):
+def test_a_flipped_byte_in_a_small_file_is_found_at_every_reuse(store: ArtifactStore):
+    (build(store).path / TEXT).write_text('{"a": 2}\n')
+    assert store.find("base", "k1") is None
+
+
+def test_a_flipped_byte_in_large_data_is_found_by_full_verification(
+    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("components.artifacts.directory._SMALL", 4)
     built = build(store)
     (built.path / TEXT).write_text('{"a": 2}\n')
     assert store.find("base", "k1") is not None  # quick: sizes, and hashes of *.safetensors only

@@ -206,7 +206,7 @@ def test_seconds_of_a_sleeping_process_are_not_active_ones():
     after, took = active_seconds(sleeper.pid), time.monotonic() - start
     sleeper.kill()
     sleeper.communicate()
-    assert before is not None and after is not None and after - before < 0.2 * took
+    assert before is not None and after is not None and after - before < 0.5 * took
 
 
 # --- refusing ---------------------------------------------------------------------------------------------------------
@@ -381,9 +381,9 @@ def test_text_that_is_no_value_is_refused(text):
 
 
 def test_a_number_of_a_million_digits_crosses_quickly():
-    began = time.monotonic()
+    began = time.process_time()
     assert codec.loads(codec.dumps(1 << 3_000_000)) == 1 << 3_000_000
-    assert time.monotonic() - began < 1
+    assert time.process_time() - began < 5  # int(text) would take a minute
 
 
 @pytest.mark.parametrize(

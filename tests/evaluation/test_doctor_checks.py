@@ -107,7 +107,7 @@ def test_marking_a_megabyte_takes_linear_time(unit: str) -> None:
     text = unit * (1_000_000 // len(unit))
     began = time.process_time()
     marks(text, "stop", single=True)
-    assert time.process_time() - began < 1
+    assert time.process_time() - began < 5  # quadratic would take minutes
 
 
 # --- trends ----------------------------------------------------------------------------------------------------------

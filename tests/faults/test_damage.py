@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from components.artifacts import ArtifactStore, Claim
+from components.artifacts import Claim
 from tests.faults.plant import SAMPLING, STAGES, TRAINING, Plant, Stage, in_child
 
 pytestmark = pytest.mark.timeout(600)
@@ -65,9 +65,6 @@ def test_a_damaged_artifact_is_named_and_rebuilt(plant: Plant, tmp_path: Path, t
         file = draw.choice([file for file in files_of(folder) if "logs" not in file.parts])
         damage(file)
         looked_for = file if damage is not foreign else file.with_name("notes.txt")
-        if damage is flip and file.suffix != ".safetensors":  # sizes do not show it: for that there is `cache verify`
-            [(_, _, problem)] = ArtifactStore(root).verify()
-            assert looked_for.name in problem
         found = stage.ends_the_same(root)
         assert looked_for.name in found.said[0]
         assert "damaged" in found.said[0]

@@ -172,9 +172,9 @@ def test_a_stop_ends_the_wait(tries: Tries):
     timer = threading.Timer(0.5, stop.request)
     timer.start()
     begin = time.monotonic()
-    tries("network", times=9, stop=stop, retry_wait_s=30)
+    tries("network", times=9, stop=stop, retry_wait_s=300)
     timer.join()
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 100
     assert tries.begun <= 2
 
 

@@ -26,6 +26,7 @@ class Judge(BaseHTTPRequestHandler):
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         model, question = body["model"], body["messages"][-1]["content"]
+        self.is_done = False
         with LOCK:
             UNDER_WAY[0] += 1
             ASKED[question] += 1
@@ -40,10 +41,16 @@ class Judge(BaseHTTPRequestHandler):
         try:
             getattr(self, model.replace("-", "_"))(question, ASKED[question])
         finally:
-            with LOCK:
-                UNDER_WAY[0] -= 1
+            self.done()
+
+    def done(self):
+        """Before the reply: whoever has it may ask again at once."""
+        with LOCK:
+            UNDER_WAY[0] -= 1 - self.is_done
+            self.is_done = True
 
     def reply(self, text, status=200, **headers):
+        self.done()
         data = json.dumps({"choices": [{"message": {"role": "assistant", "content": text}}]}).encode()
         self.send(data, status, **headers)
 
@@ -63,7 +70,7 @@ class Judge(BaseHTTPRequestHandler):
         self.reply(self.verdict(question))
 
     def busy(self, question, n):
-        time.sleep(0.2)
+        time.sleep(0.5)
         self.reply(self.verdict(question))
 
     def slow(self, question, n):

@@ -238,6 +238,18 @@ def test_a_mix_isolates_what_comes_from_outside_and_nothing_else(my_rewards: Mod
     assert here.score(pairs())[0].terms["mine"] == os.getpid()
 
 
+def test_a_term_that_cannot_be_called_with_a_task_and_a_rollout_is_refused_at_the_start() -> None:
+    def style(task: object, rollout: object, *, word: str) -> float:
+        return float(bool(word))
+
+    for term, why in ((style, "missing a required argument: 'word'"), (lambda task: 1.0, "too many positional")):
+        with pytest.raises(
+            ValueError, match=rf"reward.terms.mine: cannot be called .*{why}.*reward.terms.mine.ARGUMENT"
+        ):
+            Mix(terms={"mine": term}, weights={"mine": 1.0})
+    Mix(terms={"mine": partial(style, word="so")}, weights={"mine": 1.0}, isolate=False)
+
+
 def test_a_failure_names_the_term_and_its_function(my_rewards: ModuleType) -> None:
     mix = Mix(terms={"mine": my_rewards.raises}, weights={"mine": 1.0}, retries=0)
     assert "mine (my_rewards.raises) raised" in mix.score(pairs())[0].reason

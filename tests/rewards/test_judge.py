@@ -84,7 +84,7 @@ def test_a_judge_that_cannot_tell_abstains(server: Server) -> None:
 
 def test_the_deadline_counts_from_when_a_question_is_sent_not_while_it_waits_its_turn(server: Server) -> None:
     questions = [asked("1" * i) for i in range(1, 7)]
-    one_by_one = server.judge("busy", settings={"concurrency": 1, "seconds": 1.0}).batch(questions)  # 0.2 s each
+    one_by_one = server.judge("busy", settings={"concurrency": 1, "seconds": 2.5}).batch(questions)  # 0.5 s each
     assert [score.total for score in one_by_one] == pytest.approx([i / 9 for i in range(6)])
     assert max(request["under_way"] for request in server.requests()) == 1
     server.log.unlink()

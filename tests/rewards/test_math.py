@@ -41,6 +41,9 @@ RIGHT = [
     ("x^2+1", "1+x^{2}"), ("x^2+1", "(x+1)^2-2x"), ("\\frac{\\pi}{4}", "\\pi/4"), ("\\infty", "∞"), ("3+4i", "4i+3"),
     ("(1,2)", "(1, 2.0)"), ("1,2", "2, 1"), ("[0,1)", "[0,1)"), ("x\\le 3", "3\\ge x"), ("\\pm 2", "\\pm 2"),
     ("\\{1,2\\}", "\\{2,1\\}"), ("\\{1,2\\}", "\\{1,2,2\\}"), ("(1/2,-3)", "(0.5, -3)"), ("(\\sqrt{4},\\pi)", "(2,\\pi)"), ("\\text{Paris}", "Paris"),
+    ("2/3", "0.\\overline{6}"), ("1/6", ".1\\overline{6}"), ("-5/3", "-1.\\overline{6}"), ("1", "0.\\overline{9}"), ("-42", "–42"), ("-\\sqrt{2}", "—\\sqrt{2}"),
+    ("5", "5=x"), ("x=5", "5 = x"), ("\\sqrt{12}", "2\\sqrt{3}=y"), ("(-\\infty,5]", "x\\le 5"), ("x\\le 5", "(-\\infty, 5]"), ("(1,2]", "1<x\\le 2"),
+    ("[\\frac12,\\infty)", "x \\ge 0.5"), ("1<x<3", "(1,3)"), ("x>\\sqrt{2}", "(\\sqrt{2},\\infty)"),
     ("\\begin{pmatrix}1\\\\2\\end{pmatrix}", "\\begin{pmatrix}1\\\\2.0\\end{pmatrix}"),
 ]  # fmt: skip
 
@@ -56,6 +59,8 @@ WRONG = [
     ("42", "-42"), ("-42", "42"), ("42", "4.2"), ("42", "1/0"), ("42", "42\\%"), ("0.42", "42"), ("42%", "42"), ("42", "1,42"),
     ("1234", "1,23,4"), ("1234567", "1,234567"), ("42 km", "42 m"), ("42 dollars", "42 cents"), ("42", "42 million"),
     ("42", "nan"), ("42", "\\infty"), ("(1,2)", "(2,1)"), ("(1,2)", "1"), ("(1,2)", "[1,2]"), ("(1,2)", "(1,2,2)"), ("1,2", "1,2,2"), ("\\{1,2\\}", "\\{1\\}"), ("1,2", "1"), ("1,2", "1,2,3"), ("[0,1)", "[0,1]"),
+    ("2/3", "0.\\overline{66}1"), ("2/3", "0.6"), ("1/6", "0.\\overline{16}"), ("42", "\\max(41,42)"), ("6", "\\binom{4}{2}"), ("3", "\\log_2 8"), ("3", "\\lfloor 3.5\\rfloor"),
+    ("5", "5=6"), ("5", "6=x"), ("y=5", "5=x"), ("5", "x=5=y"), ("(-\\infty,5]", "x<5"), ("(-\\infty,5]", "x\\ge 5"), ("(1,2]", "1<x<2"), ("(1,2)", "x<2"), ("x\\le 5", "[5,\\infty)"), ("-42", "41–42"), ("42", "41–42"),
     ("x\\le 3", "x<3"), ("x^2+1", "x^2"), ("42", ""), ("42", "…"), ("42", "}{"), ("42", "\\frac{"),
 ]  # fmt: skip
 
@@ -135,7 +140,7 @@ def test_an_endless_answer_is_wrong_within_its_cpu_time_and_blocks_no_other(pool
         [reply] = pool.map([request("42", answer)])
         assert (reply.outcome, reply.equal) == ("cpu_limit", False)
         after = {pid: cpu_of_children(pid) for pid in pool.pids()}
-        assert max(after[pid] - before[pid] for pid in before) < 2.0  # seconds of CPU, replacement included
+        assert max(after[pid] - before[pid] for pid in before) < 5.0  # seconds of CPU, replacement included
         before = after
     replies = pool.map([request("42", ENDLESS[0]), *quick])
     assert [reply.equal for reply in replies] == [False, *[True] * len(quick)]

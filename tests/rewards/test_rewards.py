@@ -75,9 +75,9 @@ def test_taking_apart_never_fails_and_finds_answers_only_after_the_thinking(text
     "nasty", ["<think>" * 150_000, "<answer>" * 125_000, "</answer><answer>" * 60_000, "<" * 1_000_000]
 )
 def test_a_megabyte_of_nasty_input_takes_linear_time(nasty: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     take_apart(nasty)
-    assert time.perf_counter() - start < 0.5
+    assert time.process_time() - start < 5  # quadratic would take minutes
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from components.rewards.mix import Mix
 from components.rollout.record import read_rows
 from components.runtime import Inputs, Interrupted, Out
 from components.stages.rl import rl
@@ -61,6 +65,29 @@ def test_a_stopped_run_continues_bit_for_bit(
     run(inputs, parts, rl_settings(checkpoint_every=2))
     assert sha(whole) == sha(parts)
     assert metrics(whole) == metrics(parts)
+
+
+def test_the_best_checkpoint_can_be_published_wherever_a_stop_fell(
+    inputs: Inputs, tmp_path: Path, rl_settings: Settings
+) -> None:
+    settings = rl_settings(steps=6, checkpoint_every=2, lr=0.02)
+    falling = {"terms": settings["reward"].terms, "weights": settings["reward"].weights}
+    settings["reward"] = Mix(**falling, ramps={"digits": [[0.5, 1.0], [0.6, 0.1]]})
+    for name in ("last", "best", "parts"):
+        stops = iter([False] * 4 + [True] * 2) if name == "parts" else iter([False] * 99)
+        how = {**settings, "publish": "last" if name == "last" else "best"}
+        with suppress(Interrupted):
+            run(inputs, tmp_path / name, how, stop=partial(next, stops))
+    run(inputs, tmp_path / "parts", {**settings, "publish": "best"})
+    assert sha(tmp_path / "parts") == sha(tmp_path / "best") != sha(tmp_path / "last")
+    reward = [row["reward"] for row in metrics(tmp_path / "best")]
+    means = [sum(reward[first : first + 2]) / 2 for first in (0, 2, 4)]
+    best = 2 * (means.index(max(means)) + 1)
+    assert best == 4
+    checkpoint = tmp_path / "best" / "checkpoints" / f"step-{best:08d}" / "model.safetensors"
+    kept = load_file(checkpoint)
+    published = load_file(tmp_path / "best" / "model" / "model.safetensors")
+    assert all(torch.equal(published[name], kept[name]) for name in published)
 
 
 def test_a_finished_stage_that_is_run_again_trains_nothing(
@@ -125,7 +152,6 @@ def test_an_unknown_quota_is_named_with_what_there_is(inputs: Inputs, tmp_path: 
 def test_dynamic_sampling_is_bounded_and_says_what_it_trained_on(
     inputs: Inputs, tmp_path: Path, rl_settings: Settings
 ) -> None:
-    from dataclasses import replace
 
     said: list[str] = []
     settings = rl_settings(steps=1)
@@ -146,7 +172,6 @@ def test_the_stages_kl_coefficient_is_for_algorithms_that_have_the_term(
 def test_a_rollout_that_its_environment_broke_is_left_out_and_counted_not_scored_as_wrong(
     inputs: Inputs, tmp_path: Path, rl_settings: Settings
 ) -> None:
-    from dataclasses import replace
 
     from components.rollout.torch_engine import TorchEngine
 
