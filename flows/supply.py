@@ -67,13 +67,10 @@ def prompt_problems(
 
 def gold_problems(specs: Sequence[StageSpec], allow: Sequence[str]) -> Iterator[Problem]:
     """Programs that came with the data and fail their own tests, run in the sandbox of the run."""
-    for spec in specs:
-        source = spec.settings.get("source")
-        if not isinstance(source, Mapping) or source.get("_target_") != _PROGRAMS:
-            continue
-        judges = [node for other in specs for node in nodes(other.settings) if node["_target_"] == _CODE]
-        if judges:
-            yield from failing_golds(build(_plain(source), allow=allow), judges[0], allow, limit=_GOLDS)
+    judges = [node for spec in specs for node in nodes(spec.settings) if node["_target_"] == _CODE]
+    sources = [node for spec in specs for node in nodes(spec.settings.get("source")) if node["_target_"] == _PROGRAMS]
+    for source in sources if judges else ():
+        yield from failing_golds(build(_plain(source), allow=allow), judges[0], allow, limit=_GOLDS)
 
 
 def failing_golds(source: Any, judge: Mapping[str, Any], allow: Sequence[str], limit: int | None) -> Iterator[Problem]:

@@ -158,6 +158,10 @@ REFUSED: dict[str, Case] = {
         ["max_new_tokens: 1 of 120 prompts are longer than the model's context of 1024", "the longest 2000 (got 80)",
          "max_prompt_chars: 9998"],
     ),
+    "14 too long in the model's own tokens": (
+        lambda folder: [*model(nothing)(folder), *data({"prompt": "word " * 300})(folder)],
+        ["1 of 120 prompts are longer than the model's context of 1024 less it allows (944 tokens), the longest 1"],
+    ),
     "15 answer is a list": (data({"answer": [1]}), ["q.jsonl:1 answer: expected text or a number (got [1])"]),
     "15 answer is a truth value": (data({"answer": True}), ["q.jsonl:1 answer: expected text or a number (got true)"]),
     "15 no answers at all": (data(*[{"answer": None}] * 120), ["rl quotas.reasoning: the data have no such tasks"]),
