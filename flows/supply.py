@@ -20,6 +20,7 @@ _PROGRAMS = "components.data.programs.Programs"
 _TINY = "components.models.tiny.Tiny"
 _MAX_CHARS = 20_000  # of a prompt, where the cleaning does not say
 _HEADERS = 64  # tokens that a template puts around a prompt, more than any usual one
+_SANDBOX = "install bubblewrap, or see Programs as answers in the README"
 _GOLDS = 200  # programs that are run before each run; `r1flow data check` runs all of them
 Contents = Mapping[str, int]
 
@@ -79,14 +80,17 @@ def failing_golds(source: Any, judge: Mapping[str, Any], allow: Sequence[str], l
     if not golds:
         return
     code = build({**judge, "partial": False, "accept_forgeable": True}, allow=allow)
-    with code.sandbox:
-        for where, task, program in golds:
-            verdict = code.judge(task, f"```python\n{program}\n```")
-            if verdict.outcome not in ("pass", "infra"):
-                problem = f"fails the task's own tests ({verdict.detail or verdict.outcome})"
-                yield Problem(
-                    f"{where} canonical_solution", "", problem, fix="repair program or tests, or drop the row"
-                )
+    try:
+        with code.sandbox:
+            for where, task, program in golds:
+                verdict = code.judge(task, f"```python\n{program}\n```")
+                if verdict.outcome not in ("pass", "infra"):
+                    problem = f"fails the task's own tests ({verdict.detail or verdict.outcome})"
+                    fix = "repair program or tests, or drop the row"
+                    yield Problem(f"{where} canonical_solution", "", problem, fix=fix)
+    except (RuntimeError, ValueError) as error:  # no sandbox that holds; tests that are none
+        text = " ".join(str(error).split())
+        yield Problem("data", "", f"its programs can't be run: {text.partition(' Fix: ')[0]}", fix=_SANDBOX)
 
 
 def nodes(value: Any) -> Iterator[Mapping[str, Any]]:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from components.environments.sandbox.backends import Backend
 from flows.cli import main
 
 ROOT = Path(__file__).parents[2]
@@ -252,6 +253,8 @@ def found(folder: Path) -> dict[str, bytes]:
 def test_what_cannot_work_is_refused_with_place_value_and_remedy(
     place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], case: str
 ) -> None:
+    if case.startswith("17") and all(Backend(name).missing() is not None for name in ("bwrap", "landlock")):
+        pytest.skip("no sandbox works here")
     make, told = REFUSED[case]
     arguments = [text.replace(HERE, f"working directory {place}") for text in make(place)]
     before = found(place)
@@ -351,3 +354,18 @@ def test_a_run_with_changed_settings_says_what_differs(tmp_path: Path) -> None:
     done = in_a_process(tmp_path, "run", *conf, "second.steps=9")
     assert done.returncode == 0
     assert "steps: 2 → 9" in done.stdout
+
+
+def test_programs_that_nothing_can_run_are_a_problem_of_one_line(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from components.environments.sandbox.outcome import SandboxUnavailable
+    from components.environments.sandbox.pool import Sandbox
+
+    def none(*_: object) -> None:
+        raise SandboxUnavailable("sandbox.backend=auto: no sandbox that holds on this machine\nbwrap: not installed")
+
+    monkeypatch.setattr(Sandbox, "_started", none)
+    assert main(["run", "pipeline=r1_zero", *programs()(place)]) == 2
+    [line] = capfd.readouterr().err.splitlines()
+    assert "no sandbox that holds on this machine bwrap: not installed. Fix: " in line
