@@ -76,11 +76,11 @@ def _without_seen(
         split: [task for task in rows if split not in EVALUATION_SPLITS or task.id not in seen]
         for split, rows in corpus.tasks.items()
     }
-    gone = {split: len(corpus.tasks[split]) - len(tasks[split]) for split in EVALUATION_SPLITS}
+    gone = {split: n for split in EVALUATION_SPLITS if (n := len(corpus.tasks[split]) - len(tasks[split]))}
     report = {
         **report,
         "kept": {**report["kept"], **{split: len(rows) for split, rows in tasks.items()}},
-        "dropped": {**report["dropped"], "trained_on": {split: count for split, count in gone.items() if count}},
+        "dropped": {**report["dropped"], **({"trained_on": gone} if gone else {})},
         "trained_on": {"files": list(trained_on), "found": dict(found), "of": dict(of), "ids": sorted(seen)},
     }
     return replace(corpus, tasks=tasks), report
