@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from components.runtime import StageArtifact
 from flows.annotations import SPECIAL
 from flows.errors import BadInput, Problem, did_you_mean
+from flows.gate import MODES, gate_mode
 from flows.patches import own_groups, patched
 from flows.redact import reveal
 from flows.stage import StageSpec
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 ALLOWED = ("components",)
 ALLOW_VARIABLE = "R1FLOW_ALLOW"
 _NAME = re.compile(r"^[A-Za-z0-9._-]{1,80}$")
-_STAGE_KEYS = frozenset({"_target_", "inputs", "launcher", "retries", "seed"})
+_STAGE_KEYS = frozenset({"_target_", "gate", "inputs", "launcher", "retries", "seed"})
 
 
 # --- stages ----------------------------------------------------------------------------------------------------------
@@ -81,6 +82,7 @@ def _spec(config: Config, name: str, node: Any, patch: Mapping[str, Any]) -> Sta
     node = copy.deepcopy(dict(config.stage_with(name, groups) if groups else node))
     node.setdefault("launcher", copy.deepcopy(config.root.get("launcher") or {}))
     node.setdefault("retries", config.root.get("retries", 0))
+    node.setdefault("gate", None)
     node.setdefault("inputs", {})
     node = patched(config, f"stage {name}", "", node, rest)
     launcher = node["launcher"]
@@ -105,6 +107,7 @@ def _spec(config: Config, name: str, node: Any, patch: Mapping[str, Any]) -> Sta
         seed=node.get("seed", config.root.get("seed", 0)),
         launcher=launcher or {},
         retries=_retries(name, node["retries"]),
+        gate=_gate(name, node["gate"]),
     )
 
 
@@ -112,6 +115,16 @@ def _retries(name: str, value: Any) -> int:
     if type(value) is not int or value < 0:
         raise BadInput(Problem(f"stage {name}", "retries", "expects a whole number, 0 or more", got=value, fix="set 2"))
     return value
+
+
+def _gate(name: str, value: Any) -> str | None:
+    if value is None:
+        return None
+    try:
+        return gate_mode(value)
+    except ValueError as error:
+        fix = did_you_mean(str(value), MODES)
+        raise BadInput(Problem(f"stage {name}", "gate", str(error), got=value, fix=fix)) from error
 
 
 def _ordered(where: str, specs: Mapping[str, StageSpec]) -> list[StageSpec]:

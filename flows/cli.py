@@ -116,7 +116,7 @@ def _top_parser() -> argparse.ArgumentParser:
 # --- options --------------------------------------------------------------------------------------------------------
 
 
-def _define_plan(parser: argparse.ArgumentParser) -> None:
+def _define_composed(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="see below")
     parser.add_argument(
         "--config-dir", type=Path, metavar="DIR", help="your own groups; its files come before the built-in ones"
@@ -124,8 +124,16 @@ def _define_plan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", action="store_true", help="print the composed configuration and stop")
 
 
+def _define_plan(parser: argparse.ArgumentParser) -> None:
+    _define_composed(parser)
+    parser.add_argument("--measure", action="store_true", help="calibrate estimates: a few seconds on the real model")
+    parser.add_argument(
+        "--advise", action="store_true", help="is RL what the model needs? The decision guide with measured figures"
+    )
+
+
 def _define_run(parser: argparse.ArgumentParser) -> None:
-    _define_plan(parser)
+    _define_composed(parser)
     parser.add_argument(
         "-m", "--multirun", action="store_true", help="run every combination of values separated by commas"
     )
@@ -219,6 +227,7 @@ def _plan(options: argparse.Namespace) -> int:
     if options.config:
         return _print_config(options)
     from components.artifacts import ArtifactStore
+    from flows.build import ALLOWED
     from flows.notes import notes
     from flows.plan import make_plan, plan_table
     from flows.run import prepare
@@ -229,6 +238,11 @@ def _plan(options: argparse.Namespace) -> int:
     for note in notes(prepared.config, prepared.specs):
         print(f"note: {note}", file=sys.stderr)
     store = ArtifactStore(prepared.artifacts / "cache")
+    if options.advise:
+        from flows.advise import advise_run, print_advice
+
+        print_advice(advise_run(prepared.specs, store, (*ALLOWED, *prepared.allow)), _console())
+        return 0
     plan = make_plan(prepared.specs, store, ignore_code=prepared.ignores_code)
     _console().print(plan_table(prepared.config.pipeline, plan))
     return 0

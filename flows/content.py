@@ -65,6 +65,25 @@ def with_content(specs: Sequence[StageSpec], allow: Sequence[str]) -> list[Stage
     return marked
 
 
+def changed_source(spec: StageSpec, allow: Sequence[str]) -> str:
+    """The setting whose data are no longer what the stage's key stands for; "" if all is as it was."""
+    todo: list[tuple[str, Any]] = [(spec.name, spec.settings)]
+    while todo:
+        where, value = todo.pop()
+        if isinstance(value, list | tuple):
+            todo += [(f"{where}.{i}", item) for i, item in enumerate(value)]
+        elif isinstance(value, Mapping):
+            todo += [(f"{where}.{key}", item) for key, item in value.items()]
+            if CONTENT in value:
+                node = {key: item for key, item in value.items() if key != CONTENT}
+                try:
+                    if build(node, allow=allow).fingerprint() != value[CONTENT]:
+                        return where
+                except (ValueError, OSError):
+                    return where
+    return ""
+
+
 def _contents(settings: Mapping[str, Any], known: Mapping[str, _Found | _Wrong]) -> dict[str, Contents]:
     """By setting of a stage: what the component it names can give."""
     found = {name: known.get(repr(value)) for name, value in settings.items()}

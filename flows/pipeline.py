@@ -19,7 +19,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+from components.artifacts.directory import remove_tree
 from components.runtime import Inputs, Interrupted, StageArtifact
+from flows.content import changed_source
 from flows.launch import Context, Launcher, StageFailed, make_launcher
 from flows.launch.causes import is_transient
 from flows.launch.events import Emit
@@ -61,22 +63,24 @@ class RunResult:
     Attributes:
         stages: outcome by stage name, in the order of the pipeline.
         stopped_by: exit code of an interrupted run, None otherwise.
+        refused: the promotion gate let a stage's model not pass; what was built is kept.
     """
 
     stages: Mapping[str, StageOutcome]
     wall_s: float
     stopped_by: int | None = None
+    refused: bool = False
 
     @property
     def state(self) -> Literal["done", "failed", "interrupted"]:
         states = {outcome.state for outcome in self.stages.values()}
-        if self.stopped_by is not None:
+        if self.stopped_by not in (None, 1):
             return "interrupted"
-        return "failed" if states & {"failed", "skipped"} else "done"
+        return "failed" if self.refused or states & {"failed", "skipped"} else "done"
 
     @property
     def exit_code(self) -> int:
-        """0, 1 if a stage failed, 130 or 143 if interrupted."""
+        """0, 1 if a stage failed or was refused, 130 or 143 if interrupted."""
         return self.stopped_by if self.stopped_by is not None else int(self.state == "failed")
 
 
@@ -149,6 +153,7 @@ class Driver:
             {name: self._outcomes[name] for name in self._specs},
             time.perf_counter() - begin,
             self._stop.exit_code if interrupted else None,
+            self._stop.refused,
         )
         self._emit({"event": "run", "state": result.state, "wall_s": result.wall_s, "exit_code": result.exit_code})
         return result
@@ -249,7 +254,14 @@ class Driver:
             resumed = checkpoints.is_dir() and any(checkpoints.iterdir())
             state = "resumed" if resumed else "building"
             self._emit({"event": "stage", "stage": spec.name, "state": state, "why": self._said.get(spec.name, "")})
-            return launcher(spec, parents, claim, self._context)
+            metrics = launcher(spec, parents, claim, self._context)
+            if changed := changed_source(spec, self._context.allow):
+                remove_tree(claim.draft)
+                reason = (
+                    f"what {changed} names was changed while the run went on; what the stage made of it is thrown away"
+                )
+                raise StageFailed(spec.name, f"{reason}. Fix: run the same command again")
+            return metrics
         finally:
             self._slots.release(held)
 

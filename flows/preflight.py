@@ -19,6 +19,7 @@ from flows.annotations import SPECIAL
 from flows.build import ALLOWED, is_allowed
 from flows.checks import component_problems, figure_problems
 from flows.errors import BadInput, Problem, did_you_mean, errors, short
+from flows.gate import MODES, gate_mode
 from flows.launch import make_launcher
 from flows.place import newer_problems, store_problems
 from flows.signature import NoSuchTarget, Signature, read_signature
@@ -88,6 +89,11 @@ def preflight_run(config: Config) -> None:
             Problem(where, "orchestrator", "no such orchestrator", got=name, fix=did_you_mean(str(name), ORCHESTRATORS))
         )
     problems += _cache_problems(root.get("cache"))
+    try:
+        gate_mode(root.get("gate", "warn"))
+    except ValueError as error:
+        fix = did_you_mean(str(root.get("gate")), MODES)
+        problems.append(Problem(where, "gate", str(error), got=root.get("gate"), fix=fix))
     if problems:
         raise BadInput(problems)
     if isinstance(tracking := root.get("tracking"), Mapping) and tracking:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from components.runtime import StageArtifact
 from flows.build import ALLOW_VARIABLE, ALLOWED, build, stage_specs
 from flows.compose import Config, compose
 from flows.content import with_content
@@ -61,7 +62,7 @@ def prepare(overrides: Sequence[str], config_dir: Path | None = None) -> Prepare
 
 
 def run(overrides: Sequence[str], config_dir: Path | None = None, *, quiet: bool = False, sweep: str = "") -> int:
-    """Run a pipeline; the exit code: 0, 1 if a stage failed, 130 or 143 if it was interrupted.
+    """Run a pipeline; the exit code: 0, 1 if a stage failed or the gate stopped it, 130 or 143 if it was interrupted.
 
     Raises: BadInput, before anything was built.
     """
@@ -73,6 +74,7 @@ def run(overrides: Sequence[str], config_dir: Path | None = None, *, quiet: bool
     from components.artifacts import ArtifactStore
     from components.tracking.console import ConsoleView
     from components.tracking.jsonl import EventLog
+    from flows.gate import Gate
     from flows.launch.events import Fanout
     from flows.launch.torchrun import warm_up
     from flows.monitor import Monitor
@@ -101,11 +103,17 @@ def run(overrides: Sequence[str], config_dir: Path | None = None, *, quiet: bool
             _orchestrated(prepared, record.id, emit),
         ):
             emit.add(monitor := Monitor(prepared.specs, emit))
+            gate = Gate(prepared.specs, prepared.artifacts / "gate", prepared.config.root.get("gate"), emit, stop)
+
+            def execute(spec: StageSpec, parents: Any, launch: Any, say: Any) -> StageArtifact:
+                ignore_code = prepared.ignores_code
+                artifact = run_stage(spec, parents, store, monitor.around(launch), say, ignore_code=ignore_code)
+                gate(spec, artifact)
+                return artifact
+
             driver = Driver(
                 prepared.specs,
-                lambda spec, parents, launch, say: run_stage(
-                    spec, parents, store, monitor.around(launch), say, ignore_code=prepared.ignores_code
-                ),
+                execute,
                 emit=emit,
                 stop=stop,
                 retry_wait_s=prepared.config.root.get("retry_wait_s", 2.0),
@@ -167,6 +175,7 @@ def show_report(content: Mapping[str, Any], console: Any) -> bool:
     """Print a run's evaluation table and the path of its report; False if it has none."""
     import json
 
+    from components.evaluation.attribution_text import attribution_lines
     from components.tracking.console import console_table
 
     for stage in content["stages"].values():
@@ -175,7 +184,10 @@ def show_report(content: Mapping[str, Any], console: Any) -> bool:
             continue
         summary = page.with_name("summary.json")
         if summary.is_file():
-            console.print(console_table(json.loads(summary.read_text(encoding="utf-8"))))
+            found = json.loads(summary.read_text(encoding="utf-8"))
+            console.print(console_table(found))
+            for line in attribution_lines(found.get("attribution") or {}):
+                console.print(f"· {line}", markup=False, highlight=False, soft_wrap=True)
         console.print(f"Report: {page}", markup=False, highlight=False, soft_wrap=True)
         return True
     return False

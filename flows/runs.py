@@ -128,6 +128,9 @@ class RunRecord:
             self._update(self.content["stages"][event["stage"]], {**found, **_jsonable(artifact)})
         elif event.get("event") == "say" and event.get("code_ignored") and event.get("stage") in self.content["stages"]:
             self._update(self.content["stages"][event["stage"]], {"code_ignored": event["code_ignored"]})
+        elif event.get("event") == "gate" and event.get("stage") in self.content["stages"]:
+            verdict = event["verdict"] | {"mode": event["mode"]}
+            self._update(self.content["stages"][event["stage"]], {"gate": verdict})
         elif isinstance(event.get("address"), Mapping):
             self._update(self.content["addresses"], {str(k): str(v) for k, v in event["address"].items()})
 

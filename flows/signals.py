@@ -45,17 +45,21 @@ class Stop:
         asked: set by the first signal: finish the step, write a checkpoint.
         now: set by the second: kill what is running.
         signum: the first signal, None until there is one.
+        refused: the promotion gate asked, not a signal.
     """
 
     def __init__(self) -> None:
         self.asked, self.now = Latch(), Latch()
         self.signum: int | None = None
+        self.refused = False
         self.on_request: Callable[[], None] = lambda: None
         self._raise = False
 
     @property
     def exit_code(self) -> int:
-        """128 + signal, as shells have it: 130 for Ctrl-C, 143 for SIGTERM."""
+        """128 + signal, as shells have it: 130 for Ctrl-C, 143 for SIGTERM; 1 after a refusal."""
+        if self.refused and self.signum is None:
+            return 1
         return 128 + (self.signum or signal.SIGTERM)
 
     def requested(self) -> bool:
@@ -69,6 +73,13 @@ class Stop:
                 raise KeyboardInterrupt
         else:
             self.signum = int(signum)
+            self.asked.set()
+        self.on_request()
+
+    def refuse(self) -> None:
+        """Stop as after a first signal, with exit code 1; a signal after it means at once."""
+        self.refused = True
+        if not self.asked.is_set():
             self.asked.set()
         self.on_request()
 

@@ -35,6 +35,8 @@ class StageSpec:
         seed: of the run.
         launcher: node that says where it runs; never part of the key.
         retries: how often it is tried again after a cause that may pass by itself; never part of the key.
+        gate: what the promotion gate does about it (see `flows.gate`), None for what the run says; never part of the
+            key.
     """
 
     name: str
@@ -44,6 +46,7 @@ class StageSpec:
     seed: int = 0
     launcher: Mapping[str, Any] = field(default_factory=dict)
     retries: int = 0
+    gate: str | None = None
 
     def __post_init__(self) -> None:
         check_name(self.name, "stage")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flows.arms_page import write_page
 from flows.errors import BadInput, Problem, did_you_mean
 from flows.runs import list_runs
 
@@ -80,6 +81,8 @@ def show_sweep(artifacts: Path, sweep: str, metric: str = "pass@1") -> bool:
     console = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
     console.print(_console_table(f"sweep {sweep}: {metric}", arms))
     console.print(f"Table: {file}", markup=False, soft_wrap=True)
+    if (page := write_page(artifacts, sweep)) is not None:
+        console.print(f"Page: {page}", markup=False, soft_wrap=True)
     return True
 
 

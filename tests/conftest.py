@@ -1,6 +1,7 @@
 """What holds for all tests."""
 
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -31,3 +32,21 @@ def public_data():
         return directory / name
 
     return find
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A headless Chromium, driven by Playwright; skips where either is missing.
+
+    Playwright's event loop runs in this thread, where no other test could use asyncio: it ends with the module.
+    """
+    driver = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed (extra dev)")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("no Chromium on this machine")
+    quiet = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
+    quiet += ["--disable-background-networking", "--disable-component-update"]
+    with driver.sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=chromium, args=quiet)
+        yield launched
+        launched.close()

@@ -1,4 +1,4 @@
-"""Step checkpoints: written once, atomically; verified when read; the last two and the best are kept.
+"""Step checkpoints: written once, atomically; verified when read; the last two are kept.
 
 <draft>/checkpoints/step-00000040/
     <part>.safetensors    one per entry of ``tensors`` ("model", "learner")
@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from components.artifacts import Damaged, check_draft, commit_directory, load_directory, note_draft, restore_draft
-from components.artifacts.directory import read_manifest, remove_tree
+from components.artifacts.directory import remove_tree
 from components.artifacts.disk import naming_errors
 from components.runtime import Out
 
@@ -43,15 +42,9 @@ class Checkpoint:
 
 
 def save_checkpoint(
-    out: Out,
-    step: int,
-    tensors: Mapping[str, Mapping[str, Tensor]],
-    state: Mapping[str, Any],
-    *,
-    score: float | None = None,
-    keep: int = 2,
+    out: Out, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any], *, keep: int = 2
 ) -> None:
-    """Write the checkpoint of ``step`` finished steps; drop all but the last ``keep`` and the best. Every rank calls.
+    """Write the checkpoint of ``step`` finished steps and drop all but the last ``keep``. Every rank calls it.
 
     The main rank writes; the others return once it has. A crash at any moment leaves either the whole checkpoint or
     none, and the ones before it. What the stage has written to ``out.path`` so far belongs to the checkpoint.
@@ -59,7 +52,6 @@ def save_checkpoint(
     Args:
         tensors: part → name → tensor; equal on every rank.
         state: JSON-able.
-        score: how good it is, the higher the better; None where nothing tells.
 
     Raises:
         TypeError, ValueError: ``state`` holds something that JSON does not, or a number that is not finite.
@@ -77,11 +69,9 @@ def save_checkpoint(
             for part, named in tensors.items():
                 _write(draft / f"{part}.safetensors", named)
             (draft / "state.json").write_text(text, encoding="utf-8")
-        commit_directory(draft, final, {"step": step, "of": _owner(out), "draft": noted, "score": score})
-        best = _best(out)
+        commit_directory(draft, final, {"step": step, "of": _owner(out), "draft": noted})
         for old in _found(out)[:-keep]:
-            if old != best:
-                remove_tree(old)
+            remove_tree(old)
     out.peers.barrier()
 
 
@@ -95,24 +85,9 @@ def load_latest(out: Out) -> Checkpoint | None:
     chosen = out.peers.gather(chosen)[0]
     if chosen < 0:
         return None
-    return _load(_path(out, chosen))
-
-
-def load_best(out: Out) -> Checkpoint | None:
-    """The checkpoint of the highest score, the earliest of equals; None if none has one.
-
-    Raises: Damaged, naming what is.
-    """
-    if (path := _best(out)) is None:
-        return None
-    load_directory(path, full=True)
-    return _load(path)
-
-
-def _load(path: Path) -> Checkpoint:
+    path = _path(out, chosen)
     parts = {file.stem: _read(file) for file in sorted(path.glob("*.safetensors"))}
-    step = int(path.name.removeprefix("step-"))
-    return Checkpoint(step, parts, json.loads((path / "state.json").read_text(encoding="utf-8")))
+    return Checkpoint(chosen, parts, json.loads((path / "state.json").read_text(encoding="utf-8")))
 
 
 def _choose(out: Out) -> int:
@@ -150,15 +125,6 @@ def _path(out: Out, step: int) -> Path:
 def _found(out: Out) -> list[Path]:
     """Committed checkpoints, oldest first."""
     return sorted(out.checkpoints.glob("step-" + "[0-9]" * 8))
-
-
-def _best(out: Out) -> Path | None:
-    scored = []
-    for path in _found(out):
-        with suppress(Damaged, OSError):  # it is told of when it is read to go on from
-            if (score := read_manifest(path).get("score")) is not None:
-                scored.append((score, path))
-    return max(scored, key=lambda each: each[0])[1] if scored else None
 
 
 def _write(file: Path, named: Mapping[str, Tensor]) -> None:

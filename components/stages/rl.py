@@ -17,7 +17,7 @@ from typing import Any, Literal
 from components.artifacts import plain_json, write_json
 from components.losses.policy import Algorithm
 from components.models.adapt import save_trained
-from components.models.checkpoint import load_best, load_latest, save_checkpoint
+from components.models.checkpoint import load_latest, save_checkpoint
 from components.models.learner import Learner
 from components.models.lora import Lora, load_trained_state, trained_state
 from components.models.reference import make_reference
@@ -26,6 +26,7 @@ from components.rng import stream
 from components.rollout.record import rows, write_rows
 from components.rollout.sampling import Sampling
 from components.runtime import Inputs, Out
+from components.stages.rl_best import Best
 from components.stages.rl_critic import CriticSetup, make_critic
 from components.stages.rl_rounds import Rounds, keep_verdicts, measure, publish_verdicts, start_curricula, tell_facts
 from components.stages.rl_settings import rl_check as rl_check
@@ -65,6 +66,7 @@ def rl(
     max_failed: float = 0.05,
     checkpoint_every: int = 5,
     publish: Literal["last", "best"] = "last",
+    best_window: int = 10,
 ) -> dict[str, float]:
     """Train the policy on verifiable rewards; writes ``model/``, ``rollouts/`` and ``curriculum.json``.
 
@@ -85,8 +87,7 @@ def rl(
         minibatches: optimiser steps per rollout batch; the second and later ones are off-policy, hence the ratio.
         micro_batch_tokens: padded tokens per backward pass; does not change results beyond rounding.
         max_failed: share of rollouts of a step whose reward may fail before the stage stops.
-        publish: weights of the last step, or of the checkpoint with the best mean reward over the ``checkpoint_every``
-            steps that led to it: for a policy that may collapse. The maximum of noisy means flatters; see evaluations.
+        publish: the weights of the last step, or the best of each ``best_window`` steps by their mean reward.
 
     Raises:
         ValueError: a quota that matches no task; fewer prompts than processes.
@@ -139,7 +140,8 @@ def rl(
     keep_verdicts(reward, out)
     tell_facts(reward, out)
     curricula = start_curricula(inputs, curriculum, quotas)
-    run = _Run(out, policy, reference, updater, curricula, dict(quotas), steps, reward, checkpoint_every)
+    run = _Run(out, policy, reference, updater, curricula, dict(quotas), steps, reward)
+    run.best = Best(best_window) if publish == "best" else None
     sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature)
     rounds = Rounds(run, reward, sampling, environment, group_size, max_failed)
     if algorithm.critic_warmup:
@@ -160,7 +162,7 @@ def rl(
             run.save(step + 1)
         if stopping and step + 1 < total:
             out.raise_if_stopping()
-    return run.close(lora, source, publish)
+    return run.close(lora, source)
 
 
 @dataclass
@@ -175,8 +177,7 @@ class _Run:
     quotas: Mapping[str, int]
     steps: int
     reward: Any
-    checkpoint_every: int
-    recent: list[float] = field(default_factory=list)  # mean reward of the last steps, at most checkpoint_every
+    best: Best | None = None
     records: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     last: dict[str, float] = field(default_factory=dict)
 
@@ -209,7 +210,8 @@ class _Run:
     ) -> None:
         """Metrics of the step; its rollouts are kept for the next checkpoint."""
         self.last = {**measure(sampled), "groups_used": float(len(used)), **figures}
-        self.recent = [*self.recent, self.last["reward"]][-self.checkpoint_every :] if "reward" in self.last else []
+        if self.best is not None and self.updates(step + 1) and "reward" in self.last:
+            self.best.observe(step + 1, self.last["reward"], self.policy.model)
         tokens = sum(len(r.tokens) for group in sampled for r in group.rollouts)
         if self.out.peers.is_main:
             self.records[step + 1] = rows(sampled, step + 1)
@@ -233,18 +235,15 @@ class _Run:
             "curricula": curricula,
             "algorithm": self.updater.state,
             "last": plain_json(self.last),
-            "recent": self.recent,
         }
         if hasattr(self.reward, "state"):
             rest["reward"] = self.reward.state()
         if (critic := self.updater.critic) is not None:
             tensors, rest["critic"] = critic.state()
             models |= tensors
-        whole = (
-            self.updates(step) >= self.checkpoint_every and step % self.checkpoint_every == 0
-        )  # not where a stop fell
-        score = sum(self.recent) / len(self.recent) if whole and self.recent else None
-        save_checkpoint(self.out, step, models, rest, score=score)
+        if self.best is not None:
+            models["best"], rest["best"] = self.best.state()
+        save_checkpoint(self.out, step, models, rest)
 
     def restore(self) -> int:
         """Continue from the last checkpoint, if there is one; returns the step to do next."""
@@ -262,14 +261,16 @@ class _Run:
             curriculum.load_state(saved.state["curricula"][name])
         if "reward" in saved.state:
             self.reward.load_state(saved.state["reward"])
-        self.last, self.recent = saved.state["last"], saved.state["recent"]
+        if self.best is not None:
+            self.best.load_state(saved.tensors["best"], saved.state["best"])
+        self.last = saved.state["last"]
         return saved.step
 
-    def close(self, lora: Lora | None, source: Path, publish: str) -> dict[str, float]:
+    def close(self, lora: Lora | None, source: Path) -> dict[str, float]:
         """Write what later stages read; returns the metrics of the last step."""
-        if publish == "best" and (best := load_best(self.out)) is not None:
-            self.out.say(f"publishing the weights of step {best.step}, the best mean reward")
-            load_trained_state(self.policy.model, best.tensors["model"])
+        if self.best is not None and self.best.weights:
+            self.out.say(f"publishing the weights of step {self.best.step}, mean reward {self.best.mean:.3f}")
+            self.best.put_into(self.policy.model)
         if self.out.peers.is_main:
             write_json(self.out.path / "curriculum.json", {name: c.describe() for name, c in self.curricula.items()})
             publish_verdicts(self.out)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import Any
 
 import torch
@@ -42,6 +43,7 @@ def sft(
     lora: Lora | None = None,
     recompute: bool = False,
     max_examples: int | None = None,
+    tokens: int | Callable[[], int] | None = None,
     token_exact: bool = True,
     micro_batch_tokens: int = 16384,
     log_every: int = 20,
@@ -58,6 +60,8 @@ def sft(
         lora: train low-rank adapters beside frozen weights instead of all weights.
         recompute: activations instead of keeping them, see `load_trainable`.
         max_examples: train on so many of them, drawn at random.
+        tokens: train until so many tokens, prompts included, went through the network, instead of for ``epochs``; or
+            what says how many.
         token_exact: train on the tokens that were sampled; False tokenises the text again, for a model with another
             tokenizer (distillation).
         micro_batch_tokens: padded tokens per backward pass; does not change results beyond rounding.
@@ -69,7 +73,8 @@ def sft(
     network, tokenizer = load_trainable(source, lora, derive(out.seed, out.name), recompute=recompute, say=out.say)
     encoded = encode_examples(tokenizer, _examples(inputs, out, files, max_examples, token_exact))
     lengths = [len(example) for example in encoded]
-    plan = [part for epoch in range(epochs) for part in batches(lengths, batch_size, (out.seed, out.name, epoch))]
+    budget = tokens() if callable(tokens) else tokens
+    plan = list(_plan(lengths, batch_size, (out.seed, out.name), epochs, budget))
     schedule = partial(cosine, total=len(plan), warmup=0.05, floor=0.1)
     learner = Learner(network.named_parameters(), optimizer(network.named_parameters(), lr=lr), schedule, out.peers)
     decoder = make_decoder(network)
@@ -86,7 +91,21 @@ def sft(
     )
     if out.peers.is_main:
         save_trained(network, tokenizer, out.path, lora=lora, source=source)
-    return {"loss": loss, "examples": float(len(encoded)), "steps": float(len(plan)), "epochs": float(epochs)}
+    spent = {"epochs": float(epochs)} if budget is None else {"tokens": float(sum(lengths[i] for p in plan for i in p))}
+    return {"loss": loss, "examples": float(len(encoded)), "steps": float(len(plan)), **spent}
+
+
+def _plan(
+    lengths: Sequence[int], batch_size: int, address: tuple[int | str, ...], epochs: int, tokens: int | None
+) -> Iterator[list[int]]:
+    """Examples of each step: of all epochs, or of as many as it takes to see ``tokens`` tokens."""
+    seen = 0
+    for epoch in count() if tokens is not None else range(epochs):
+        for part in batches(lengths, batch_size, (*address, epoch)):
+            if tokens is not None and seen >= tokens:
+                return
+            seen += sum(lengths[i] for i in part)
+            yield part
 
 
 def _examples(
@@ -122,7 +141,11 @@ def sft_check(
 ) -> list[str]:
     """Whether the files to train on are of inputs that there are, and not known to be empty."""
     files = settings.get("files") or {}
-    problems = [
+    tokens = settings.get("tokens")
+    problems = [f"tokens: must be at least 1 (got {tokens}). Fix: leave it out, epochs then count"] * (
+        isinstance(tokens, int) and tokens < 1
+    )
+    problems += [
         f"files.{name}: no such input. Fix: name one of {', '.join(inputs)}" for name in files if name not in inputs
     ]
     places = [

@@ -132,6 +132,10 @@ class ConsoleView:
         colour = "red" if event.get("severity") == "error" else "yellow"
         self._print(_line("!", colour, str(event["stage"]), str(event["text"])), always=True)
 
+    def _on_gate(self, event: Event) -> None:
+        if event.get("passed"):  # else it is told as a finding
+            self._print(_line("✓", "green", str(event["stage"]), str(event["text"])))
+
     def _print(self, what: RenderableType, always: bool = False) -> None:
         if always or not self.quiet:
             # Plain output is read by machines: one event is one line, however narrow they claim to be.

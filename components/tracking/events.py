@@ -6,6 +6,7 @@
     progress  done, total, shown {name: number or text}
     metrics   step, values {name: number}
     say       text, optionally level ("warning"), address {name: url}, code_ignored [differences]
+    gate      mode (warn or stop), passed, text; verdict: everything, tests too. One that did not pass is also a finding
     finding   step, name, severity ("error" or "warning"), text; finding: everything, samples too
 
 A field that is missing is not shown; an event or state a listener does not know is passed over.

@@ -40,7 +40,8 @@ class Fanout:
         return done.wait(timeout_s)
 
     def close(self, timeout_s: float = 60.0) -> bool:
-        """Flush and end; what is emitted afterwards is not heard."""
+        """Flush and end; what is emitted afterwards is not heard, what a listener emits meanwhile is."""
+        self.flush(timeout_s)
         self._queue.put(None)
         self._thread.join(timeout_s)
         return not self._thread.is_alive()

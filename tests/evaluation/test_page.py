@@ -4,9 +4,9 @@ from components.evaluation.page.charts import Series, line_chart, smooth
 from components.evaluation.page.lanes import arrange, draw, reduce_edges
 from components.evaluation.page.maps import heat_map, plane
 from components.evaluation.page.notes import make_notes
+from components.evaluation.page.ran import took
 from components.evaluation.page.samples import clip, segments
 from components.evaluation.page.sources import Node, Sources
-from components.evaluation.page.view import took
 
 
 def test_responses_split_at_their_tags():

@@ -14,6 +14,7 @@ import pytest
 
 from components.artifacts import ArtifactStore
 from components.runtime import StageArtifact
+from flows.content import with_content
 from flows.launch.events import Emit
 from flows.pipeline import Driver, RunResult
 from flows.signals import Stop
@@ -244,3 +245,25 @@ def test_events_tell_the_shape_the_states_and_the_end(run: Runner):
 def test_a_pipeline_that_cannot_run_is_refused(run: Runner, specs: list[StageSpec], message: str):
     with pytest.raises(ValueError, match=message):
         run(specs)
+
+
+def test_what_was_made_of_data_that_changed_meanwhile_is_not_kept_under_the_key_of_the_old(run: Runner, tmp_path: Path):
+    file = tmp_path / "q.jsonl"
+
+    def write(first: int) -> None:
+        file.write_text("".join(f'{{"prompt": "question {i} ?", "answer": "{i + first}"}}\n' for i in range(60)))
+
+    def change(event: dict[str, Any]) -> None:
+        if event.get("state") == "building":
+            write(100)
+
+    write(0)
+    source = {"_target_": "components.data.tables.Table", "path": str(file)}
+    curate = StageSpec("curate", "components.stages.curate.curate", {}, {"source": source}, launcher=IN_PROCESS)
+    specs = with_content([curate], ("components",))
+    result = run(specs, emit=change)
+    assert result.state == "failed"
+    assert "curate.source names was changed while the run went on" in result.stages["curate"].why
+    write(0)
+    assert run(specs).stages["curate"].state == "done"
+    assert run(specs).stages["curate"].state == "reused"

@@ -7,9 +7,8 @@ from functools import partial
 import pytest
 import torch
 
-from components.artifacts import Damaged
 from components.models import checkpoint as module
-from components.models.checkpoint import load_best, load_latest, save_checkpoint
+from components.models.checkpoint import load_latest, save_checkpoint
 from components.models.learner import Learner
 from components.models.optim import Muon
 from components.models.schedule import constant
@@ -63,24 +62,6 @@ def test_the_last_two_are_kept(out):
     for step in (1, 2, 30, 4):
         save_checkpoint(out, step, tensors(step), {})
     assert names(out) == ["step-00000004", "step-00000030"]
-
-
-def test_the_best_is_kept_besides_and_found_again(out):
-    assert load_best(out) is None
-    for step, score in ((1, 0.25), (2, 0.75), (3, None), (4, 0.75), (5, -1.0), (6, 0.5)):
-        save_checkpoint(out, step, tensors(step), {"step": step}, score=score)
-    assert names(out) == ["step-00000002", "step-00000005", "step-00000006"]
-    best = load_best(out)
-    assert (best.step, best.state) == (2, {"step": 2})
-    assert load_latest(out).step == 6
-
-
-def test_a_damaged_best_is_not_published(out):
-    for step, score in ((1, 1.0), (2, 0.5)):
-        save_checkpoint(out, step, tensors(step), {}, score=score)
-    flip(out.checkpoints / "step-00000001")
-    with pytest.raises(Damaged, match="step-00000001"):
-        load_best(out)
 
 
 def test_tied_weights_are_stored_once_and_found_under_both_names(out, built):

@@ -31,6 +31,7 @@ SAFETY = {
     "sft_2": (0.82, 0.84),
     "rl_2": (0.97, 0.95),
 }
+SETTINGS = {"rl_1": {"reward": {"weights": {"accuracy": 1.0, "format": 0.1}}}}
 INPUTS = ["curate", *(f"eval_{m}" for m in MODELS), "profile", "rl_1", "rejection", "reward_model", "rl_2"]
 
 
@@ -79,7 +80,7 @@ def _manifest(root: Path, stage: str, roles: dict[str, str], rng: random.Random)
         "stage": stage,
         "key": "k",
         "parents": {role: {"stage": parent, "key": "k", "digest": "d"} for role, parent in roles.items()},
-        "spec": {"target": f"components.stages.{folder.get(stage, default)}"},
+        "spec": {"target": f"components.stages.{folder.get(stage, default)}", "settings": SETTINGS.get(stage, {})},
         "wall_s": wall.get(stage, 1.5 + 4 * rng.random()),
         "metrics": {"accuracy": 0.92, "accuracy_low": 0.89, "accuracy_high": 0.94} if stage == "reward_model" else {},
     }
@@ -153,7 +154,7 @@ def _training(folder: Path, start: float, end: float, rng: random.Random, note: 
                 right = float(rng.random() < rate)
                 rows.append(
                     {
-                        "step": step,
+                        "step": step + 1,
                         "task_id": f"t{i}",
                         "family": family,
                         "level": level,
@@ -192,6 +193,10 @@ def _training(folder: Path, start: float, end: float, rng: random.Random, note: 
                 "seconds_update": 0.3,
             }
         )
+    _write(
+        folder / "logs" / "workers.json",
+        {"processes": 1, "threads": 1, "workers": [{"wall_s": 60.0, "cpu_s": 45.0, "peak_rss_mb": 512.0}]},
+    )
     (folder / "rollouts").mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(rows), folder / "rollouts" / f"step-{steps:06d}.parquet")
     _write_jsonl(folder / "logs" / "metrics.jsonl", metrics)

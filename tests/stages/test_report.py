@@ -108,6 +108,48 @@ def test_every_stage_that_ran_is_shown_with_its_time(made):
     assert "1 min 38 s" in html
 
 
+def test_what_was_reused_is_told_from_what_was_built_and_all_costs_are_told(made):
+    _, _, html, _ = made
+    section = html.partition('<section id="pipeline">')[2].partition("</section>")[0]
+    assert "14 stages built" in section
+    assert "1 reused" in section
+    assert re.search(r'<span class="name">curate<em>reused</em></span>', section)
+    assert "CPU 45 s" in section  # of rl_1, and of rl_2
+    assert "CPU 1 min 30 s" in section
+    assert "20.5 k tok" in section  # 40 steps × 8 prompts × 4 rollouts × 16 tokens
+
+
+def test_a_stages_lift_is_taken_apart_and_judged(made):
+    _, _, html, summary = made
+    kinds = {entry["stage"]: entry for entry in summary["attribution"]["stages"]}
+    assert kinds["rl_1"]["sharpening"]["pass@1"]["effect"] == pytest.approx(
+        summary["stages"][2]["changes"]["pass@1"]["effect"]
+    )
+    section = html.partition('<section id="lift">')[2].partition("</section>")[0]
+    assert section.count('<article class="lift">') == len(kinds) == 4
+    assert "pass@k over k" in section
+    verdicts = {verdict["stage"]: verdict["decision"] for verdict in summary["gate"]}
+    assert verdicts["rl_1"] == "paid"  # more accurate, but it refuses less of what it should
+    assert "<b>rl_1: paid.</b>" in html
+
+
+def test_every_curve_of_an_rl_stage_is_there(made):
+    _, _, html, _ = made
+    section = html.partition('<section id="training">')[2].partition("</section>")[0]
+    wanted = ("Reward", "Accuracy of the rollouts", "Reward by term (unweighted)", "Reward by family", "Entropy (nats)")
+    wanted += ("Response length (tokens)", "KL divergence (nats)", "Clip fraction (share of tokens)")
+    wanted += ("Groups with signal", "Pass rate by level", "Mean level drawn, by family", "Gradient norm")
+    wanted += ("Curriculum: what was drawn, and its pass rate",)
+    for title in wanted:
+        assert section.count(f"<figcaption>{title}</figcaption>") == 2, title  # rl_1 and rl_2
+
+
+def test_a_page_of_long_responses_stays_below_three_megabytes(tmp_path):
+    _, html, _ = written(tmp_path, make_run(tmp_path, prompts=48, samples=2, note=" and so on" * 400))
+    assert html.count("characters left out") > 100
+    assert len(html.encode()) < 3_000_000
+
+
 def test_the_summary_compares_each_stage_with_the_one_before(made):
     _, metrics, _, summary = made
     stages = summary["stages"]

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
 from markupsafe import Markup
 
-_WIDTH, _HEIGHT = 340, 190
-_LEFT, _RIGHT, _TOP, _BOTTOM = 40, 10, 10, 24
+from components.evaluation.page.axis import Axis
+
+_WIDTH, _HEIGHT = 340, 200
+_LEFT, _RIGHT, _TOP, _BOTTOM = 42, 10, 10, 34
 
 
 @dataclass(frozen=True)
 class Series:
-    """One line. ``low`` and ``high`` give each point a whisker; ``raw`` is drawn faintly behind the line."""
+    """One line. ``low`` and ``high`` give each point a whisker; ``raw`` is drawn faintly behind the line.
+
+    Attributes:
+        area: fill between low and high instead of whiskers.
+        dash: 0 for a whole line, 1 and 2 for broken ones: tells lines of one colour apart.
+        key: what the legend calls the line by; its place in the chart if None.
+    """
 
     name: str
     x: Sequence[float]
@@ -25,6 +32,9 @@ class Series:
     high: Sequence[float] | None = None
     raw: Sequence[float] | None = None
     colour: int = 0
+    area: bool = False
+    dash: int = 0
+    key: int | None = None
 
 
 def smooth(values: Sequence[float]) -> list[float]:
@@ -41,93 +51,75 @@ def line_chart(
     share: bool = False,
     x_label: str = "step",
     whole_x: bool = True,
+    doubling_x: bool = False,
+    legend: bool = True,
 ) -> Markup:
     """A figure with a title, a legend where there is more than one line, and axes with about four ticks.
 
     Args:
         share: values are shares in [0, 1], shown as percentages on a full axis.
+        doubling_x: the x axis goes in doublings.
+        legend: draw one; False where the page has one for several charts.
     """
     series = [s for s in series if len(s.x)]
     if not series:
         return Markup("")
     xs = [x for s in series for x in s.x]
     shown = [v for s in series for v in (*s.y, *(s.low or ()), *(s.high or ()), *(s.raw or ()))]
-    x_axis = _Axis(min(xs), max(xs), _LEFT, _WIDTH - _RIGHT, whole=whole_x, tight=True)
+    x_axis = Axis(min(xs), max(xs), _LEFT, _WIDTH - _RIGHT, whole=whole_x, tight=True, doubling=doubling_x)
     low, high = (0.0, 1.0) if share else (min(shown), max(shown))
-    y_axis = _Axis(low, high, _HEIGHT - _BOTTOM, _TOP, share=share)
-    parts = [_grid(x_axis, y_axis)]
-    parts += [_line(s, x_axis, y_axis) for s in series]
-    label = f'<text class="axis" x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 1}" text-anchor="end">{escape(x_label)}</text>'
-    hover = {
-        "x": [round(x_axis.at(x), 1) for x in series[0].x],
-        "label": [f"{x_label} {x:g}" for x in series[0].x],
+    y_axis = Axis(low, high, _HEIGHT - _BOTTOM, _TOP, share=share)
+    parts = [_grid(x_axis, y_axis, x_label)]
+    parts += [f'<g data-line="{_key(s, i)}">{_line(s, x_axis, y_axis)}</g>' for i, s in enumerate(series)]
+    cross = f'<line class="cross" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}"/>'
+    told = escape(json.dumps(_hover(series, x_axis, y_axis, x_label)), quote=True)
+    label = escape(f"{title}: {', '.join(s.name for s in series)}" if len(series) > 1 else title, quote=True)
+    return Markup(  # every name in it was escaped
+        f'<figure class="chart" data-hover="{told}"><figcaption>{escape(title)}</figcaption>'
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" tabindex="0" aria-label="{label}">'
+        f"{''.join(parts)}{cross}</svg>"
+        f'<div class="legend">{legend_keys(series) if legend and len(series) > 1 else ""}</div></figure>'
+    )
+
+
+def legend_keys(series: Sequence[Series]) -> Markup:
+    """A button per line that switches it off and on."""
+    keys = (
+        f'<button type="button" data-line="{_key(s, i)}" aria-pressed="true">'
+        f'<i class="b{s.colour}{_dashes(s)}"></i>{escape(s.name)}</button>'
+        for i, s in enumerate(series)
+    )
+    return Markup("".join(keys))
+
+
+def _key(s: Series, place: int) -> int:
+    return place if s.key is None else s.key
+
+
+def _dashes(s: Series) -> str:
+    return f" dash{s.dash % 3}" if s.dash else ""
+
+
+def _hover(series: Sequence[Series], x_axis: Axis, y_axis: Axis, x_label: str) -> dict[str, object]:
+    """Where the points are and what they say, for the longest line and those with the same points."""
+    longest = max(series, key=lambda s: len(s.x))
+    return {
+        "x": [round(x_axis.at(x), 1) for x in longest.x],
+        "label": [f"{x_label} {x:g}" for x in longest.x],
         "series": [
-            {"name": s.name, "c": s.colour, "y": [y_axis.text(v, fine=True) for v in s.y]}
-            for s in series
-            if list(s.x) == list(series[0].x)
+            {"name": s.name, "c": s.colour, "line": _key(s, i), "y": _said(s, longest, y_axis)}
+            for i, s in enumerate(series)
         ],
     }
-    svg = (
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title, quote=True)}">'
-        f'{"".join(parts)}{label}<line class="cross" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}"/></svg>'
-    )
-    legend = "".join(f'<span><i class="b{s.colour}"></i>{escape(s.name)}</span>' for s in series)
-    told = escape(json.dumps(hover), quote=True)
-    return Markup(  # every name in it was escaped above
-        f'<figure class="chart" data-hover="{told}"><figcaption>{escape(title)}</figcaption>'
-        f'{svg}<div class="legend">{legend if len(series) > 1 else ""}</div></figure>'
-    )
 
 
-@dataclass(frozen=True)
-class _Axis:
-    """Maps values to pixels and knows its ticks."""
-
-    low: float
-    high: float
-    start: float
-    end: float
-    share: bool = False
-    whole: bool = False
-    tight: bool = False
-
-    def step(self) -> float:
-        """Distance of ticks: 1, 2, 2.5 or 5 times a power of ten, for about four of them."""
-        span = self.high - self.low
-        power = 10 ** math.floor(math.log10(span / 4))
-        step = power * next(m for m in (1, 2, 2.5, 5, 10, 20) if span / (power * m) <= 4.5)
-        return max(1, round(step)) if self.whole else step
-
-    def bounds(self) -> tuple[float, float]:
-        """What the axis spans: the values themselves, or whole ticks around them."""
-        if self.low == self.high:
-            pad = abs(self.low) * 0.1 or 1.0
-            return self.low - pad, self.high + pad
-        if self.tight or self.share:
-            return self.low, self.high
-        step = self.step()
-        return math.floor(self.low / step + 1e-9) * step, math.ceil(self.high / step - 1e-9) * step
-
-    def at(self, value: float) -> float:
-        low, high = self.bounds()
-        return self.start + (value - low) / (high - low) * (self.end - self.start)
-
-    def ticks(self) -> list[float]:
-        if self.low == self.high:
-            return [self.low]
-        (low, high), step = self.bounds(), self.step()
-        first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-        return [i * step for i in range(first, last + 1)]
-
-    def text(self, value: float, fine: bool = False) -> str:
-        if self.share:
-            return f"{100 * value:.1f} %" if fine else f"{100 * value:.0f}%"
-        if value and (abs(value) >= 1e5 or abs(value) < 1e-3):
-            return f"{value:.1e}"
-        return f"{value:.4g}"
+def _said(s: Series, longest: Series, y_axis: Axis) -> list[str | None]:
+    """The line's values at the longest line's points, None where it has none."""
+    known = dict(zip(s.x, s.y, strict=True))
+    return [None if x not in known else y_axis.text(known[x], fine=True) for x in longest.x]
 
 
-def _grid(x_axis: _Axis, y_axis: _Axis) -> str:
+def _grid(x_axis: Axis, y_axis: Axis, x_label: str) -> str:
     parts = []
     for tick in y_axis.ticks():
         y = y_axis.at(tick)
@@ -135,25 +127,27 @@ def _grid(x_axis: _Axis, y_axis: _Axis) -> str:
         parts.append(
             f'<text class="axis" x="{_LEFT - 5}" y="{y + 3.5:.1f}" text-anchor="end">{y_axis.text(tick)}</text>'
         )
-    last = _WIDTH - _RIGHT - 34  # the axis' name stands there
+    below = _HEIGHT - _BOTTOM + 14
     for tick in x_axis.ticks():
-        x = x_axis.at(tick)
-        if x < last:
-            parts.append(f'<text class="axis" x="{x:.1f}" y="{_HEIGHT - 8}" text-anchor="middle">{tick:g}</text>')
+        parts.append(f'<text class="axis" x="{x_axis.at(tick):.1f}" y="{below}" text-anchor="middle">{tick:g}</text>')
+    middle = (_LEFT + _WIDTH - _RIGHT) / 2
+    parts.append(f'<text class="axis" x="{middle:g}" y="{_HEIGHT - 5}" text-anchor="middle">{escape(x_label)}</text>')
     return "".join(parts)
 
 
-def _path(x: Sequence[float], y: Sequence[float], x_axis: _Axis, y_axis: _Axis) -> str:
-    points = [f"{x_axis.at(a):.1f},{y_axis.at(b):.1f}" for a, b in zip(x, y, strict=True)]
-    return "M" + "L".join(points)
+def _points(x: Sequence[float], y: Sequence[float], x_axis: Axis, y_axis: Axis) -> list[str]:
+    return [f"{x_axis.at(a):.1f},{y_axis.at(b):.1f}" for a, b in zip(x, y, strict=True)]
 
 
-def _line(s: Series, x_axis: _Axis, y_axis: _Axis) -> str:
+def _line(s: Series, x_axis: Axis, y_axis: Axis) -> str:
     parts = []
+    if s.area and s.low is not None and s.high is not None:
+        outline = _points(s.x, s.high, x_axis, y_axis) + _points(s.x, s.low, x_axis, y_axis)[::-1]
+        parts.append(f'<path class="area f{s.colour}" d="M{"L".join(outline)}Z"/>')
     if s.raw is not None:
-        parts.append(f'<path class="raw s{s.colour}" d="{_path(s.x, s.raw, x_axis, y_axis)}"/>')
-    parts.append(f'<path class="line s{s.colour}" d="{_path(s.x, s.y, x_axis, y_axis)}"/>')
-    if s.low is not None and s.high is not None:
+        parts.append(f'<path class="raw s{s.colour}" d="M{"L".join(_points(s.x, s.raw, x_axis, y_axis))}"/>')
+    parts.append(f'<path class="line s{s.colour}{_dashes(s)}" d="M{"L".join(_points(s.x, s.y, x_axis, y_axis))}"/>')
+    if not s.area and s.low is not None and s.high is not None:
         for x, low, high in zip(s.x, s.low, s.high, strict=True):
             at = x_axis.at(x)
             parts.append(

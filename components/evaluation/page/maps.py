@@ -7,21 +7,21 @@ from html import escape
 
 from markupsafe import Markup
 
-_WIDTH, _ROW = 340, 15
+_WIDTH, _ROW = 720, 16
 _SIDE, _LEFT, _TOP, _BOTTOM = 250, 40, 20, 30
 
 
 def heat_map(cells: Mapping[str, Sequence[tuple[float, int] | None]], x_ticks: Sequence[str], *, title: str) -> Markup:
-    """Rows × columns of shares; None where there is nothing. A cell is (share, count), told on hover."""
+    """A wide map, rows × columns of shares; None where there is nothing. A cell is (share, count), told on hover."""
     if not cells:
         return Markup("")
-    label = min(130, 12 + 6 * max(map(len, cells)))
+    label = min(150, 12 + 6.4 * max(map(len, cells)))
     columns = len(x_ticks)
     width = (_WIDTH - label) / max(1, columns)
     height = len(cells) * _ROW + 20
     parts = []
     for r, (name, row) in enumerate(cells.items()):
-        parts.append(_text(label - 5, r * _ROW + 11, "end", name[-20:]))
+        parts.append(_text(label - 5, r * _ROW + 11, "end", name[-22:]))
         for c, cell in enumerate(row):
             if cell is None:
                 continue
@@ -34,7 +34,9 @@ def heat_map(cells: Mapping[str, Sequence[tuple[float, int] | None]], x_ticks: S
     parts.append(_text(label, height - 5, "start", x_ticks[0]))
     if columns > 1:
         parts.append(_text(_WIDTH, height - 5, "end", x_ticks[-1]))
-    return _figure("chart", title, f"0 0 {_WIDTH} {height}", "".join(parts))
+    scale = "".join(f'<i class="heat" style="--v:{v / 4:g}"></i>' for v in range(5))
+    legend = f'<span class="scale">0 % {scale} 100 % right · empty: not drawn</span>'
+    return _figure("chart wide", title, f"0 0 {_WIDTH} {height}", "".join(parts), legend)
 
 
 def plane(points: Sequence[tuple[str, float, float]], *, title: str, x_label: str, y_label: str) -> Markup:

@@ -36,10 +36,11 @@ class Note:
         return asdict(self)
 
 
-def make_notes(stages: Sequence[Mapping[str, Any]], sources: Sources) -> list[Note]:
+def make_notes(stages: Sequence[Mapping[str, Any]], sources: Sources, on_lift: Sequence[Note] = ()) -> list[Note]:
     """All remarks on a run, in reading order.
 
     Args:
+        on_lift: remarks on what gains are made of; they follow those on the gains.
         stages: evaluated stages as in the report's summary: name, rl, metrics, changes, by_family, length_slope.
     """
     notes: list[Note] = []
@@ -47,6 +48,7 @@ def make_notes(stages: Sequence[Mapping[str, Any]], sources: Sources) -> list[No
         notes.append(Note("warn", "Nothing is solved", "No stage gave a single right answer to a reasoning prompt."))
     else:
         notes += [note for stage in stages if stage["changes"] for note in _effect(stage)]
+    notes += on_lift
     if stages:
         notes += _safety(stages[-1])
         notes += _families(stages)
@@ -101,7 +103,10 @@ def _effect(stage: Mapping[str, Any]) -> Iterator[Note]:
             "warn", f"{name} cost accuracy", f"pass@1 {points(one)} against {stage['against']} on the same prompts."
         )
     else:
-        text = f"pass@1 {points(one)} against {stage['against']}: within what chance does (p = {one['p']:.2f})."
+        counted = f", {one['p_holm']:.2f} adjusted for the {len(changes)} figures compared" if one["p"] < 0.05 else ""
+        text = (
+            f"pass@1 {points(one)} against {stage['against']}: within what chance does (p = {one['p']:.2f}{counted})."
+        )
         yield Note("info", f"{name} left accuracy where it was", text)
     paid = [
         m

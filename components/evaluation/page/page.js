@@ -7,24 +7,52 @@ const make = (tag, className, text) => {
   return element;
 };
 
-// Charts: a line at the nearest point and what it says.
+// Theme: as the system has it, or what was chosen last.
+{
+  const button = document.querySelector("button.theme");
+  const kept = () => { try { return localStorage.getItem("r1flow-theme") || ""; } catch { return ""; } };
+  const keep = (theme) => { try { localStorage.setItem("r1flow-theme", theme); } catch { /* a page without storage */ } };
+  const apply = (theme) => {
+    if (theme) document.documentElement.dataset.theme = theme;
+    else delete document.documentElement.dataset.theme;
+    button.querySelector("span").textContent = theme || "system";
+  };
+  let theme = kept();
+  button.hidden = false;
+  apply(theme);
+  button.addEventListener("click", () => {
+    theme = { "": "light", light: "dark", dark: "" }[theme] ?? "";
+    keep(theme);
+    apply(theme);
+  });
+}
+
+// Charts: a line at the nearest point and what it says, by pointer or arrow keys; the legend switches lines off.
+const switches = new Map(); // chart → what switches one of its lines
+const press = (key, charts) => {
+  const visible = key.getAttribute("aria-pressed") !== "true";
+  key.setAttribute("aria-pressed", String(visible));
+  for (const chart of charts) switches.get(chart)?.(Number(key.dataset.line), visible);
+};
 for (const chart of document.querySelectorAll("figure.chart[data-hover]")) {
   const data = JSON.parse(chart.dataset.hover);
   const svg = chart.querySelector("svg");
   const cross = svg.querySelector(".cross");
   const tip = make("div", "tip");
   tip.hidden = true;
+  tip.setAttribute("role", "status");
   chart.append(tip);
-  svg.addEventListener("pointermove", (event) => {
+  let at = -1;
+  const off = new Set();
+  const show = (index) => {
+    at = Math.max(0, Math.min(data.x.length - 1, index));
     const box = svg.getBoundingClientRect();
     const scale = box.width / svg.viewBox.baseVal.width;
-    const x = (event.clientX - box.left) / scale;
-    let at = 0;
-    data.x.forEach((value, i) => { if (Math.abs(value - x) < Math.abs(data.x[at] - x)) at = i; });
     cross.setAttribute("x1", data.x[at]);
     cross.setAttribute("x2", data.x[at]);
     tip.replaceChildren(make("div", "", data.label[at]));
     for (const series of data.series) {
+      if (off.has(series.line) || series.y[at] === null) continue;
       const row = make("div");
       row.append(make("i", "b" + series.c), `${series.name} ${series.y[at]}`);
       tip.append(row);
@@ -34,11 +62,37 @@ for (const chart of document.querySelectorAll("figure.chart[data-hover]")) {
     const left = data.x[at] * scale;
     tip.style.left = `${left + 12 + tip.offsetWidth > box.width ? Math.max(0, left - tip.offsetWidth - 12) : left + 12}px`;
     tip.style.top = `${box.top - chart.getBoundingClientRect().top + 14}px`;
-  });
-  svg.addEventListener("pointerleave", () => {
+  };
+  const hide = () => {
     tip.hidden = true;
     chart.classList.remove("hovered");
+  };
+  svg.addEventListener("pointermove", (event) => {
+    const box = svg.getBoundingClientRect();
+    const x = (event.clientX - box.left) / (box.width / svg.viewBox.baseVal.width);
+    let nearest = 0;
+    data.x.forEach((value, i) => { if (Math.abs(value - x) < Math.abs(data.x[nearest] - x)) nearest = i; });
+    show(nearest);
   });
+  svg.addEventListener("pointerleave", hide);
+  svg.addEventListener("blur", hide);
+  svg.addEventListener("keydown", (event) => {
+    const go = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: data.x.length - 1 }[event.key];
+    if (event.key === "Escape") hide();
+    if (go === undefined) return;
+    event.preventDefault();
+    show(go);
+  });
+  switches.set(chart, (line, visible) => {
+    if (visible) off.delete(line); else off.add(line);
+    const drawn = svg.querySelector(`g[data-line="${line}"]`);
+    if (drawn) drawn.style.display = visible ? "" : "none";
+  });
+  for (const key of chart.querySelectorAll(".legend button")) key.addEventListener("click", () => press(key, [chart]));
+}
+for (const legend of document.querySelectorAll(".legend.shared")) {
+  const charts = legend.closest("section").querySelectorAll("figure.chart");
+  for (const key of legend.querySelectorAll("button")) key.addEventListener("click", () => press(key, charts));
 }
 
 // Families: their levels open and close.
@@ -50,84 +104,32 @@ for (const button of document.querySelectorAll(".heat-table button")) {
   });
 }
 
-// Explorer: filter, search, order; twenty at a time.
-const source = document.getElementById("records");
-if (source) {
-  const records = JSON.parse(source.textContent);
-  const form = document.querySelector(".filters");
-  const found = document.querySelector(".found");
-  const count = document.querySelector(".count");
-  const more = document.querySelector(".more");
-  const names = { stage: new Set(), family: new Set(), level: new Set() };
-  for (const record of records) {
-    record.origin = record.source === "training" ? `${record.stage} (training)` : record.stage;
-    record.haystack = `${record.prompt}\n${record.response}`.toLowerCase();
-    names.stage.add(record.origin);
-    names.family.add(record.family);
-    names.level.add(record.level);
+// Tables that sort: by the column whose head is chosen, the other way round when it is chosen again.
+for (const table of document.querySelectorAll("table.sortable")) {
+  for (const head of table.querySelectorAll("th[data-sort]")) {
+    head.tabIndex = 0;
+    const sort = () => {
+      const down = head.getAttribute("aria-sort") !== "descending";
+      for (const other of table.querySelectorAll("th[aria-sort]")) other.removeAttribute("aria-sort");
+      head.setAttribute("aria-sort", down ? "descending" : "ascending");
+      const of = (row) => { const value = row.cells[head.cellIndex].dataset.value; return value === "" ? -Infinity : Number(value); };
+      const rows = [...table.tBodies[0].rows].sort((a, b) => (down ? of(b) - of(a) : of(a) - of(b)) || 0);
+      table.tBodies[0].append(...rows);
+    };
+    head.addEventListener("click", sort);
+    head.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); sort(); } });
   }
-  for (const [key, values] of Object.entries(names)) {
-    const sorted = key === "stage" ? [...values] : [...values].sort((a, b) => (a > b ? 1 : a < b ? -1 : 0));
-    for (const value of sorted) form.elements[key].append(new Option(value, value));
-  }
+}
 
-  const marked = (element, text, words) => {
-    // Split at every occurrence of a search word; the pieces stay text nodes.
-    const lower = text.toLowerCase();
-    let at = 0;
-    while (words.length && lower.length === text.length) {
-      const hits = words.map((word) => [lower.indexOf(word, at), word]).filter(([i]) => i >= 0).sort((a, b) => a[0] - b[0]);
-      if (!hits.length) break;
-      const [start, word] = hits[0];
-      element.append(text.slice(at, start), make("mark", "", text.slice(start, start + word.length)));
-      at = start + word.length;
+// Navigation: which section is on screen.
+{
+  const links = new Map([...document.querySelectorAll("nav a")].map((link) => [link.hash.slice(1), link]));
+  const watch = new IntersectionObserver((entries) => {
+    for (const entry of entries) {
+      if (!entry.isIntersecting) continue;
+      for (const link of links.values()) link.removeAttribute("aria-current");
+      links.get(entry.target.id)?.setAttribute("aria-current", "true");
     }
-    element.append(text.slice(at));
-    return element;
-  };
-
-  const show = (record, words) => {
-    const details = make("details", "record");
-    const summary = make("summary");
-    const verdict = record.right === null ? ["meta", "·"] : record.right ? ["ok", "✓"] : ["no", "✗"];
-    summary.append(make("span", ...verdict), make("b", "", record.origin), make("span", "cellname", `${record.family} · level ${record.level}`));
-    summary.append(marked(make("span", "text"), record.prompt.replaceAll("\n", " "), words));
-    const size = record.reward === undefined ? `${record.length} tok` : `step ${record.step + 1} · ${record.reward}`;
-    summary.append(make("span", "meta", size));
-    const body = make("div", "body");
-    body.append(marked(make("p", "prompt"), record.prompt, words));
-    const facts = [`${record.length} tokens`, `finish: ${record.finish}`];
-    if (record.gold) facts.unshift(`expected ${record.gold}`);
-    for (const [name, value] of Object.entries(record.terms || {})) facts.push(`${name} ${value}`);
-    body.append(make("p", "gold", facts.join(" · ")), marked(make("pre"), record.response, words));
-    details.append(summary, body);
-    return details;
-  };
-
-  let shown = 0;
-  let list = [];
-  const words = () => form.elements.text.value.toLowerCase().split(/\s+/).filter(Boolean);
-  const extend = () => {
-    for (const record of list.slice(shown, shown + 20)) found.append(show(record, words()));
-    shown = Math.min(list.length, shown + 20);
-    more.hidden = shown >= list.length;
-  };
-  const update = () => {
-    const want = Object.fromEntries(["stage", "family", "level", "right", "order"].map((key) => [key, form.elements[key].value]));
-    const search = words();
-    list = records.filter((record) =>
-      (!want.stage || record.origin === want.stage) && (!want.family || record.family === want.family) &&
-      (!want.level || String(record.level) === want.level) && (!want.right || record.right === (want.right === "yes")) &&
-      search.every((word) => record.haystack.includes(word)));
-    const by = { "reward-up": (r) => r.reward ?? Infinity, "reward-down": (r) => -(r.reward ?? -Infinity), long: (r) => -r.length, step: (r) => r.step ?? Infinity }[want.order];
-    if (by) list.sort((a, b) => { const x = by(a), y = by(b); return x < y ? -1 : x > y ? 1 : 0; });
-    shown = 0;
-    found.replaceChildren();
-    count.textContent = list.length ? `${list.length} of ${records.length}` : "Nothing matches. Try fewer words or another filter.";
-    extend();
-  };
-  form.addEventListener("input", update);
-  form.addEventListener("submit", (event) => event.preventDefault());
-  more.addEventListener("click", extend);
-  update();
+  }, { rootMargin: "-20% 0px -70% 0px" });
+  for (const section of document.querySelectorAll("main section[id]")) watch.observe(section);
 }

@@ -1,4 +1,4 @@
-"""Answers to look at: the same prompts across stages, and a searchable selection."""
+"""Answers to look at: the same prompts across stages, side by side."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from components.evaluation.page.sources import Evaluation, Sources, terms
+from components.evaluation.page.sources import Evaluation, Sources
 from components.evaluation.summary import is_right
 from components.rng import stream
 
@@ -14,12 +14,12 @@ _LONGEST = 6000  # characters of one response on the page
 _TAGS = {"think": "think", "tool": "tool", "result": "result", "answer": "answer"}
 
 
-def clip(text: str) -> str:
-    """The text, its middle left out if it is very long."""
-    if len(text) <= _LONGEST:
+def clip(text: str, longest: int = _LONGEST) -> str:
+    """The text, its middle left out if it is longer than ``longest`` characters."""
+    if len(text) <= longest:
         return text
-    half = _LONGEST // 2
-    return f"{text[:half]}\n… {len(text) - _LONGEST:,} characters left out …\n{text[-half:]}"
+    half = longest // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half:,} characters left out …\n{text[-half:]}"
 
 
 def segments(response: str) -> list[tuple[str, str]]:
@@ -60,7 +60,7 @@ def side_by_side(evaluations: Sequence[Evaluation], sources: Sources, count: int
     wrong at the end, wrong both times, right both times. The first evaluated model is left out of this judgement when
     there are more than two (a base model that never saw the format is wrong everywhere).
     """
-    shown = [_first_answers(evaluation.rows) for evaluation in evaluations]
+    shown = [first_answers(evaluation.rows) for evaluation in evaluations]
     if not shown:
         return []
     common = sorted(set.intersection(*(set(answers) for answers in shown)))
@@ -86,7 +86,7 @@ def side_by_side(evaluations: Sequence[Evaluation], sources: Sources, count: int
     return [_comparison(kind, task, evaluations, shown, sources) for kind, task in picked[:count]]
 
 
-def _first_answers(rows: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+def first_answers(rows: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
     """One answer per prompt: the greedy one where there is one, else the first sample."""
     answers: dict[str, Mapping[str, Any]] = {}
     for row in rows:
@@ -100,7 +100,7 @@ def _comparison(
     kind: str, task: str, evaluations: Sequence[Evaluation], shown: Sequence[Mapping[str, Any]], sources: Sources
 ) -> dict[str, Any]:
     row = shown[-1][task]
-    prompt, gold = _prompt(row, sources)
+    prompt, gold = prompt_of(row, sources)
     answers = [
         {
             "stage": evaluation.stage,
@@ -120,52 +120,7 @@ def _comparison(
     }
 
 
-def _prompt(row: Mapping[str, Any], sources: Sources) -> tuple[str, str]:
+def prompt_of(row: Mapping[str, Any], sources: Sources) -> tuple[str, str]:
+    """Prompt and expected answer, from the row or else from the data."""
     known = sources.prompts.get(row["task_id"], ("", ""))
     return str(row.get("prompt") or known[0]), str(row.get("gold") or known[1])
-
-
-def explorer(sources: Sources, count: int, seed: int) -> list[dict[str, Any]]:
-    """Records for the page's explorer: an equal part for every evaluation and every RL stage.
-
-    Prompts are the same for all evaluations, so that one search finds what every stage said to it.
-    """
-    parts = len(sources.evaluations) + len(sources.rollouts)
-    if not parts:
-        return []
-    each = max(1, count // parts)
-    tasks = sorted({row["task_id"] for evaluation in sources.evaluations for row in evaluation.rows})
-    stream(seed, "report", "explorer").shuffle(tasks)
-    answers = [_first_answers(evaluation.rows) for evaluation in sources.evaluations]
-    records = []
-    for task in [task for task in tasks if all(task in rows for rows in answers)][:each]:
-        for evaluation, rows in zip(sources.evaluations, answers, strict=True):
-            prompt, gold = _prompt(rows[task], sources)
-            right = is_right(rows[task])
-            records.append(_record(evaluation.stage, "evaluation", rows[task], prompt, right) | {"gold": gold})
-    for stage, rows in sources.rollouts.items():
-        chosen = stream(seed, "report", "explorer", stage).sample(rows, min(each, len(rows)))
-        for row in sorted(chosen, key=lambda r: r["step"]):
-            found = dict(terms(row))
-            right = found["accuracy"] >= 1 - 1e-6 if "accuracy" in found else None
-            more = {
-                "reward": round(row["total"], 3),
-                "step": row["step"],
-                "terms": {k: round(v, 3) for k, v in found.items()},
-            }
-            records.append(_record(stage, "training", row, str(row.get("prompt", "")), right) | more)
-    return records
-
-
-def _record(stage: str, source: str, row: Mapping[str, Any], prompt: str, right: bool | None) -> dict[str, Any]:
-    return {
-        "stage": stage,
-        "source": source,
-        "family": row["family"],
-        "level": row["level"],
-        "right": right,
-        "prompt": clip(prompt),
-        "response": clip(row["response"]),
-        "length": row["length"],
-        "finish": row["finish"],
-    }
