@@ -223,6 +223,14 @@ def _define_cache(parser: argparse.ArgumentParser) -> None:
     cache.define(parser)
 
 
+def _define_export(parser: argparse.ArgumentParser) -> None:
+    from flows.export import EPILOG, define
+
+    _define_artifacts(parser)
+    parser.epilog = EPILOG
+    define(parser)
+
+
 def _define_data(parser: argparse.ArgumentParser) -> None:
     from flows.data_check import define
 
@@ -381,6 +389,12 @@ def _cache(options: argparse.Namespace) -> int:
     return cache.command(options, _console())
 
 
+def _export(options: argparse.Namespace) -> int:
+    from flows.export import export
+
+    return export(options, _console())
+
+
 def _data(options: argparse.Namespace) -> int:
     from flows.data_check import check_data
 
@@ -405,6 +419,7 @@ _COMMANDS: dict[str, tuple[str, _Define, Callable[[argparse.Namespace], int]]] =
     "doctor": ("Name what went wrong in a run's training, with evidence and remedy.", _define_doctor, _doctor),
     "ui": ("Open the workflow and tracking interfaces of this directory's runs.", _define_ui, _ui),
     "chat": ("Talk to a trained model; reads lines from standard input.", _define_chat, _chat),
+    "export": ("Write a finished model as a directory for other programs, with a model card.", _define_export, _export),
     "data": ("Check a file of your own: what a run would make of it, or what is wrong.", _define_data, _data),
     "cache": ("List, verify, clean, pin, export or import finished stages.", _define_cache, _cache),
 }

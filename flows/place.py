@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from components.artifacts.directory import Damaged, UnknownSchema, read_manifest
 from flows.errors import Problem, short
+from flows.stage import StageSpec
 
 _ROOM = 200 * 2**20  # bytes; less than this can't hold one run of the tiny default
 _LONGEST = 4096 - 600  # bytes of a path that leave room for what a run makes below it
 _FOLDERS = ("cache", "runs", "sweeps", "mlflow", "prefect")
+_NEWER = "upgrade r1flow, or set artifacts=DIR to another directory"
 _ELSEWHERE = "set artifacts=DIR to a directory you may write"
 
 
@@ -37,6 +40,19 @@ def store_problems(artifacts: Path) -> Iterator[Problem]:
     if (free := shutil.disk_usage(there).free) < _ROOM:
         problem = f"has {free // 2**20} MiB free, too little for a run"
         yield _problem(artifacts, problem, f"free at least {_ROOM // 2**20} MiB or set artifacts=DIR")
+
+
+def newer_problems(artifacts: Path, specs: Sequence[StageSpec]) -> Iterator[Problem]:
+    """Finished stages that a newer version wrote: this one can't know whether it may reuse or replace them."""
+    for spec in specs:
+        for folder in sorted((artifacts / "cache" / spec.name).glob("[!.]*/")):
+            try:
+                read_manifest(folder)
+            except UnknownSchema as error:
+                yield Problem("configuration", "artifacts", str(error).partition(". Upgrade")[0], fix=_NEWER)
+                return
+            except (Damaged, OSError):  # damage is found, told and put right when the stage is asked for
+                continue
 
 
 def _problem(path: Path, problem: str, fix: str) -> Problem:

@@ -22,7 +22,7 @@ from flows.errors import BadInput, Problem, did_you_mean, errors, short
 from flows.gate import MODES, gate_mode
 from flows.launch import make_launcher
 from flows.objective import read_objective
-from flows.place import store_problems
+from flows.place import newer_problems, store_problems
 from flows.signature import NoSuchTarget, Signature, read_signature
 from flows.stage import StageSpec
 from flows.values import canonical, type_problem
@@ -52,7 +52,7 @@ def preflight(
     Raises: BadInput with everything that is wrong; the same problem in several stages is told once.
     """
     allowed = (*ALLOWED, *allow)
-    problems = [*store_problems(artifacts)] if artifacts is not None else []
+    problems = [] if artifacts is None else [*store_problems(artifacts)] or [*newer_problems(artifacts, specs)]
     checked = []
     for spec in specs:
         found, settings = _stage(spec, allowed)

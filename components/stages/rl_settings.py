@@ -33,6 +33,8 @@ def rl_check(
         problems.append(
             f"quotas: {prompts} prompts a step for {processes} processes. Fix: raise them or set launcher.processes=1"
         )
+    elif (minibatches := settings.get("minibatches", 1)) > prompts:
+        problems.append(f"minibatches: {minibatches} of {prompts} prompts a step, some would be empty. Fix: 2 is usual")
     if isinstance(settings.get("algorithm"), Mapping) and "advantage" in settings["algorithm"]:
         problems += [f"algorithm.{line}" for line in group_problems(settings["algorithm"], settings.get("group_size"))]
     if (level := settings.get("async_level", 0)) not in (0, 1):

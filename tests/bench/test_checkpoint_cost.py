@@ -15,7 +15,7 @@ from components.artifacts import write_json
 from components.data.builtin import Builtin
 from components.models.load import save_model
 from components.runtime import Inputs, Out, StageArtifact
-from components.stages import rl as stage
+from components.stages import rl_run as stage
 from components.stages.curate import curate
 from flows.build import build, stage_specs
 from flows.compose import compose
