@@ -14,7 +14,7 @@ from typing import Any
 from flows.build import ALLOW_VARIABLE, ALLOWED, build, stage_specs
 from flows.compose import Config, compose
 from flows.content import with_content
-from flows.errors import Problem
+from flows.errors import BadInput, Problem
 from flows.notes import notes
 from flows.preflight import preflight, preflight_run
 from flows.redact import redact
@@ -85,7 +85,10 @@ def run(overrides: Sequence[str], config_dir: Path | None = None, *, quiet: bool
     new = [spec for spec in prepared.specs if not (prepared.artifacts / "cache" / spec.name).is_dir()]
     if any("torchrun" in str(spec.launcher.get("_target_")) for spec in new):
         warm_up()  # something has to be built: torch is loaded while the trackers start
-    record = RunRecord.start(prepared.artifacts, prepared.config, prepared.specs, sweep)
+    try:
+        record = RunRecord.start(prepared.artifacts, prepared.config, prepared.specs, sweep)
+    except OSError as error:
+        raise BadInput(Problem("run", "", f"its record can't be made: {error.strerror or error}")) from error
     if (uri := os.environ.get("MLFLOW_TRACKING_URI")) and prepared.config.root.get("tracking"):
         record({"address": {"MLflow": redact(uri)}})
     store = ArtifactStore(prepared.artifacts / "cache", run=record.id)
@@ -115,7 +118,9 @@ def run(overrides: Sequence[str], config_dir: Path | None = None, *, quiet: bool
         state, code = result.state, result.exit_code
         _summarise(record.content, view)
     finally:
-        record.finish(state, code)
+        if problem := record.finish(state, code):
+            print(f"r1flow: {problem}. So the record of this run says less than happened here.", file=sys.stderr)
+            code = code or 1
     return code
 
 

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from components.artifacts.disk import naming_errors
 from flows.compose import Config
 from flows.errors import BadInput, Problem, did_you_mean
 from flows.redact import redact
@@ -52,9 +53,7 @@ def adopt(artifacts: Path, record: Mapping[str, Any], origin: str) -> str | None
     directory.mkdir(parents=True)
     content = {**record, "stages": here, "imported": {"from": origin, "at": _now()}}
     content |= {"state": "killed"} if record.get("state") == "running" else {}
-    temporary = directory / "run.json.tmp"
-    temporary.write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
-    os.replace(temporary, directory / "run.json")
+    write_json(directory / "run.json", content)
     return name
 
 
@@ -64,14 +63,18 @@ class RunRecord:
 
     Holds a file lock while open: the kernel frees it when the process dies, which is how `list_runs` tells a run that
     is at work from one that was killed.
+
+    Attributes:
+        problem: why the record on disk is not up to date (the disk is full); "" while it is. The next change tries again.
     """
 
     def __init__(self, directory: Path, content: dict[str, Any]) -> None:
         self.directory, self.content = directory, content
         self._mutex = threading.Lock()
+        self.problem = ""
         self._lock = (directory / "lock").open("w")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
-        self._write()
+        write_json(directory / "run.json", self.content)
 
     @classmethod
     def start(cls, artifacts: Path, config: Config, specs: Sequence[StageSpec], sweep: str = "") -> RunRecord:
@@ -131,20 +134,31 @@ class RunRecord:
         elif isinstance(event.get("address"), Mapping):
             self._update(self.content["addresses"], {str(k): str(v) for k, v in event["address"].items()})
 
-    def finish(self, state: str, exit_code: int) -> None:
-        """Write how the run ended and release the lock."""
+    def finish(self, state: str, exit_code: int) -> str:
+        """Write how the run ended and release the lock; what the record lacks, "" if nothing."""
         self._update(self.content, {"state": state, "exit": exit_code, "ended": _now()})
         self._lock.close()
+        return self.problem
 
     def _update(self, part: dict[str, Any], changes: Mapping[str, Any]) -> None:
         with self._mutex:
             part.update(changes)
-            self._write()
+            try:
+                write_json(self.directory / "run.json", self.content)
+                self.problem = ""
+            except OSError as error:
+                self.problem = f"{error.strerror or error}"
 
-    def _write(self) -> None:
-        temporary = self.directory / "run.json.tmp"
-        temporary.write_text(json.dumps(self.content, indent=1, default=str) + "\n", encoding="utf-8")
-        os.replace(temporary, self.directory / "run.json")
+
+def write_json(file: Path, content: Mapping[str, Any]) -> None:
+    """Replace a record; whoever reads it sees the old one or the new one. Raises: OSError, and leaves the old one."""
+    temporary = file.with_name(f"{file.name}.tmp")
+    try:
+        with naming_errors("write", file):
+            temporary.write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
+            os.replace(temporary, file)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

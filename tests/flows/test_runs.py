@@ -1,13 +1,16 @@
 """Run records."""
 
+import errno
 import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from flows import runs
 from flows.build import stage_specs
 from flows.compose import compose
 from flows.errors import BadInput
+from flows.run import run
 from flows.runs import RunRecord, find_run, list_runs, new_directory
 
 
@@ -41,6 +44,38 @@ def test_a_reader_never_sees_half_a_record(start, tmp_path):
         while not writing.done():
             json.loads(file.read_text())
     record.finish("done", 0)
+
+
+def test_a_disk_that_is_full_for_a_while_costs_the_record_nothing_that_comes_later(start, tmp_path, monkeypatch):
+    record = start()
+    with monkeypatch.context() as full:
+        full.setattr(runs.os, "replace", no_space)
+        record({"event": "stage", "stage": "first", "state": "building", "why": "never built"})
+        assert "run.json" in record.problem and "No space left on device" in record.problem
+        assert list_runs(tmp_path)[0]["stages"]["first"]["state"] == "waiting"
+        assert not list(tmp_path.rglob("*.tmp"))
+    assert record.finish("done", 0) == ""
+    assert list_runs(tmp_path)[0]["stages"]["first"]["state"] == "building"
+
+
+def no_space(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_run_whose_record_cannot_be_finished_says_so_and_gives_1(tmp_path, conf, monkeypatch, capsys):
+    real, ends = runs.write_json, []
+
+    def full_at_the_end(file, content):
+        ends.append(content["state"])
+        if content["state"] != "running":
+            no_space()
+        real(file, content)
+
+    monkeypatch.setattr(runs, "write_json", full_at_the_end)
+    assert run([f"artifacts={tmp_path}"], conf, quiet=True) == 1
+    assert ends[-1] == "done"
+    assert "No space left on device. So the record of this run says less" in capsys.readouterr().err
+    assert list_runs(tmp_path)[0]["state"] == "killed"
 
 
 def test_two_runs_of_one_second_have_different_names(tmp_path):
