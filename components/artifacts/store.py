@@ -62,11 +62,14 @@ class ArtifactStore:
         The lock ends with the block or with the process, however it dies, and with every process that was given a
         copy of ``Claim.lock_fd``. The draft stays on failure, so that the next claim can go on from its checkpoints.
         """
-        fd = lock.acquire(self._lock_path(stage, key), f"{stage}/{key}", on_wait)
+        fd = lock.acquire(self.lock_path(stage, key), f"{stage}/{key}", on_wait)
         assert fd is not None
+        claim = Claim(self, stage, key, fd)
         try:
-            yield Claim(self, stage, key, fd)
+            claim.guard(on_wait)
+            yield claim
         finally:
+            claim.close()
             os.close(fd)  # not LOCK_UN: a worker that still writes keeps the lock through its copy
 
     def find(self, stage: str, key: str, *, full: bool = False) -> StageArtifact | None:
@@ -148,7 +151,8 @@ class ArtifactStore:
         found = (path for path in self.root.glob(pattern) if not path.name.endswith(_SUFFIXES))
         return sorted((path.parent.name, path.name) for path in found)
 
-    def _lock_path(self, stage: str, key: str) -> Path:
+    def lock_path(self, stage: str, key: str) -> Path:
+        """The file whose lock is the right to build that artifact."""
         path = self.path(stage, key)
         return path.with_name(path.name + ".lock")
 
@@ -164,7 +168,7 @@ class ArtifactStore:
 
     def _set_aside_if_damaged(self, stage: str, key: str, full: bool) -> Path | None:
         """Under the lock, so that one just rebuilt by someone else isn't taken for the damaged one."""
-        fd = lock.acquire(self._lock_path(stage, key), f"{stage}/{key}", block=False)
+        fd = lock.acquire(self.lock_path(stage, key), f"{stage}/{key}", block=False)
         if fd is None:
             return None
         try:
