@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -36,11 +36,9 @@ def adopt(artifacts: Path, record: Mapping[str, Any], origin: str) -> str | None
 
     None if it can't be taken: another schema, no usable name, a shape that is not a record's.
     """
-    name, stages = str(record.get("id", "")), record.get("stages")
-    if record.get("schema") != SCHEMA or not _ID.match(name) or set(name) <= {"."} or not isinstance(stages, Mapping):
+    if not_a_record(record):
         return None
-    if not isinstance(record.get("started"), str) or not all(isinstance(stage, Mapping) for stage in stages.values()):
-        return None
+    name, stages = record["id"], record["stages"]
     directory = artifacts / "runs" / name
     if directory.exists():
         return name
@@ -220,15 +218,67 @@ def stage_directories(artifacts: Path, stage: str) -> Iterator[tuple[dict[str, A
 def _read(file: Path) -> dict[str, Any] | None:
     try:
         record = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        print(f"{file} is left out: {error}", file=sys.stderr)
-        return None
-    if record.get("schema") != SCHEMA or not _ID.match(str(record.get("id", ""))):
-        print(f"{file} is left out: schema {record.get('schema')}, this version reads {SCHEMA}", file=sys.stderr)
+        problem = not_a_record(record)
+    except (OSError, ValueError, RecursionError) as error:
+        record, problem = {}, str(error)
+    if problem:
+        if (file, problem) not in _told:
+            _told.add((file, problem))
+            print(f"{file} is left out: {problem}", file=sys.stderr)
         return None
     if record["state"] == "running" and not _is_held(file.with_name("lock")):
         record["state"] = "killed"
+    _places_here(record, file.absolute().parents[2])
     return record
+
+
+def not_a_record(value: Any) -> str:
+    """What keeps a JSON value from being the record of a run; "" if nothing does."""
+    if not isinstance(value, Mapping):
+        return f"not the record of a run, but {type(value).__name__}"
+    if value.get("schema") != SCHEMA:
+        return f"schema {value.get('schema')}, this version reads {SCHEMA}"
+    name = value.get("id")
+    if not isinstance(name, str) or not _ID.match(name) or set(name) <= {"."}:
+        return f"not the record of a run: id is {name!r}"[:200]
+    for key, is_right in _SHAPE.items():
+        if not is_right(value.get(key)):
+            return f"not the record of a run: {key} is {value.get(key)!r}"[:200]
+    for stage, entry in value["stages"].items():
+        if not isinstance(entry, Mapping) or not isinstance(entry.get("state"), str):
+            return f"not the record of a run: stage {stage} is {entry!r}"[:200]
+        if wrong := [key for key in ("key", "path", "why", "details") if not isinstance(entry.get(key, ""), str)]:
+            return f"not the record of a run: {wrong[0]} of stage {stage} is {entry[wrong[0]]!r}"[:200]
+        if wrong := [key for key in ("inputs", "settings") if not isinstance(entry.get(key, {}), Mapping)]:
+            return f"not the record of a run: {wrong[0]} of stage {stage} is {entry[wrong[0]]!r}"[:200]
+    return ""
+
+
+def _is_time(value: Any) -> bool:
+    try:
+        return datetime.fromisoformat(value).tzinfo is not None
+    except (TypeError, ValueError):
+        return False
+
+
+_told: set[tuple[Path, str]] = set()  # each is named once a process
+_SHAPE: dict[str, Callable[[Any], bool]] = {
+    "pipeline": lambda value: isinstance(value, str),
+    "state": lambda value: isinstance(value, str),
+    "started": _is_time,
+    "ended": lambda value: value is None or _is_time(value),
+    "overrides": lambda value: isinstance(value, list) and all(isinstance(text, str) for text in value),
+    "addresses": lambda value: isinstance(value, Mapping | None),
+    "stages": lambda value: isinstance(value, Mapping),
+}
+
+
+def _places_here(record: dict[str, Any], artifacts: Path) -> None:
+    """Artifacts are looked for below the folder that the record is in: it may have been moved or copied."""
+    for stage, entry in record["stages"].items():
+        key = entry.get("key")
+        if key and _ID.match(stage) and _ID.match(key) and (here := artifacts / "cache" / stage / key).is_dir():
+            entry["path"] = str(here)
 
 
 def _is_held(lock: Path) -> bool:

@@ -2,16 +2,19 @@
 
 import errno
 import json
+import shutil
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from flows import runs
 from flows.build import stage_specs
+from flows.cli import main
 from flows.compose import compose
 from flows.errors import BadInput
 from flows.run import run
-from flows.runs import RunRecord, find_run, list_runs, new_directory
+from flows.runs import RunRecord, find_run, list_runs, new_directory, stage_directories
 
 
 @pytest.fixture
@@ -99,5 +102,48 @@ def test_a_record_of_another_schema_or_half_written_is_left_out_and_named(start,
     for name, text in (("a", '{"schema": 99, "id": "a"}'), ("b", "{")):
         (tmp_path / "runs" / name).mkdir()
         (tmp_path / "runs" / name / "run.json").write_text(text)
-    assert len(list_runs(tmp_path)) == 1
+    assert len(list_runs(tmp_path)) == len(list_runs(tmp_path)) == 1
     assert capsys.readouterr().err.count("is left out") == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ([], "but list"),
+        (None, "but NoneType"),
+        ("s", "but str"),
+        ({"id": "../x"}, "id is '../x'"),
+        ({"pipeline": None}, "pipeline is None"),
+        ({"state": 3}, "state is 3"),
+        ({"started": "yesterday"}, "started is 'yesterday'"),
+        ({"started": "2026-01-01T00:00:00"}, "started is"),  # which can't be compared with one that names its zone
+        ({"overrides": "x"}, "overrides is 'x'"),
+        ({"stages": []}, "stages is []"),
+        ({"stages": {"first": 1}}, "stage first is 1"),
+        ({"stages": {"first": {"state": "done", "key": 7}}}, "key of stage first is 7"),
+        ({"stages": {"first": {"state": "done", "inputs": []}}}, "inputs of stage first is []"),
+    ],
+)
+def test_json_that_is_no_record_is_named_and_every_command_goes_on_without_it(start, tmp_path, capsys, changes, named):
+    record = start()
+    record.finish("done", 0)
+    bad = tmp_path / "runs" / "bad" / "run.json"
+    bad.parent.mkdir()
+    bad.write_text(json.dumps({**record.content, "id": "bad", **changes} if isinstance(changes, dict) else changes))
+    assert [seen["id"] for seen in list_runs(tmp_path)] == [record.id]
+    assert named in capsys.readouterr().err
+    for arguments, code in ((["status"], 0), (["cache", "ls"], 0), (["cache", "gc"], 2), (["report"], 2)):
+        assert main([*arguments, "--artifacts", str(tmp_path)]) == code
+    assert f"{bad}: can't be read, so what this run needs is not known. Fix:" in capsys.readouterr().err
+
+
+def test_a_folder_that_was_copied_shows_its_own_artifacts_and_not_those_it_was_copied_from(tmp_path, conf, capsys):
+    old, new = tmp_path / "old", tmp_path / "new"
+    assert run([f"artifacts={old}"], conf, quiet=True) == 0
+    shutil.copytree(old, new)
+    capsys.readouterr()
+    assert main(["report", "--artifacts", str(new)]) == 0
+    assert f"Report: {new}/cache/report/" in capsys.readouterr().out
+    shutil.rmtree(old)
+    assert all(Path(stage["path"]).is_dir() for stage in list_runs(new)[0]["stages"].values())
+    assert next(stage_directories(new, "first"))[1].parent == new / "cache" / "first"
