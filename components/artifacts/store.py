@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -73,14 +73,16 @@ class ArtifactStore:
             os.close(fd)  # not LOCK_UN: a worker that still writes keeps the lock through its copy
 
     def find(self, stage: str, key: str, *, full: bool = False) -> StageArtifact | None:
-        """The verified artifact, or None. A damaged one is moved to quarantine, unless someone is working on it.
+        """The verified artifact, or None. A damaged one is moved to quarantine, unless someone is working on it or the
+        store can't be written.
 
         Raises: UnknownSchema for one written by a newer version.
         """
         try:
             return self.load(stage, key, full)
         except Damaged:
-            self._set_aside_if_damaged(stage, key, full)
+            with suppress(OSError):  # whoever builds it anew tries again, and says what keeps it there
+                self._set_aside_if_damaged(stage, key, full)
             return None
 
     def manifest(self, stage: str, key: str) -> dict[str, Any]:
@@ -120,7 +122,7 @@ class ArtifactStore:
     def verify(self, only: Collection[tuple[str, str]] | None = None) -> list[tuple[str, str, str]]:
         """Hash every byte of artifacts, several files at a time: (stage, key, problem), problem "" if it is whole.
 
-        Damaged ones go to quarantine; the problem names every damaged file.
+        Damaged ones go to quarantine where the store can be written; the problem names every damaged file.
 
         Args:
             only: these (stage, key); all by default.
@@ -137,7 +139,10 @@ class ArtifactStore:
             return str(error)
         if not problems:
             return ""
-        moved = self._set_aside_if_damaged(stage, key, full=True)
+        try:
+            moved = self._set_aside_if_damaged(stage, key, full=True)
+        except OSError as error:
+            return "; ".join(problems) + f" (left where it is: {error.strerror or error})"
         return "; ".join(problems) + (f" (moved to {moved})" if moved else " (in use, left where it is)")
 
     def quarantined(self, stage: str, key: str) -> str | None:
