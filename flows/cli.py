@@ -215,7 +215,7 @@ def _plan(options: argparse.Namespace) -> int:
     from flows.plan import make_plan, plan_table
     from flows.run import prepare
 
-    prepared = prepare(options.overrides, options.config_dir)
+    prepared = prepare(options.overrides, options.config_dir, to_plan=True)
     for warning in prepared.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     for note in notes(prepared.config, prepared.specs):

@@ -40,17 +40,19 @@ def preflight(
     *,
     allow: Sequence[str] = (),
     artifacts: Path | None = None,
+    to_read: bool = False,
     warn: Callable[[Problem], None] | None = None,
 ) -> list[StageSpec]:
     """The stages with their settings brought to their declared types (1 → 1.0), if nothing is wrong with them.
 
     Args:
+        to_read: nothing is going to be written to ``artifacts``.
         warn: is told each warning.
 
     Raises: BadInput with everything that is wrong; the same problem in several stages is told once.
     """
     allowed = (*ALLOWED, *allow)
-    problems = [*store_problems(artifacts)] if artifacts is not None else []
+    problems = [*store_problems(artifacts, to_read=to_read)] if artifacts is not None else []
     checked = []
     for spec in specs:
         found, settings = _stage(spec, allowed)

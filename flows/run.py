@@ -16,6 +16,7 @@ from flows.compose import Config, compose
 from flows.content import with_content
 from flows.errors import BadInput, Problem
 from flows.notes import notes
+from flows.place import room_problems
 from flows.preflight import preflight, preflight_run
 from flows.redact import redact
 from flows.stage import StageSpec, run_stage
@@ -45,8 +46,11 @@ class Prepared:
         return (self.config.root.get("cache") or {}).get("code") == "ignore"
 
 
-def prepare(overrides: Sequence[str], config_dir: Path | None = None) -> Prepared:
+def prepare(overrides: Sequence[str], config_dir: Path | None = None, *, to_plan: bool = False) -> Prepared:
     """Compose and check a run; nothing is built.
+
+    Args:
+        to_plan: nothing is going to be, so that artifacts need only be readable.
 
     Raises: BadInput.
     """
@@ -55,9 +59,20 @@ def prepare(overrides: Sequence[str], config_dir: Path | None = None) -> Prepare
     allow = tuple(config.root.get("allow") or ())
     warnings: list[Problem] = []
     artifacts = Path(config.root["artifacts"])
-    specs = preflight(stage_specs(config), allow=allow, artifacts=artifacts, warn=warnings.append)
-    specs = with_content(specs, (*ALLOWED, *allow))
-    return Prepared(config, specs, warnings)
+    specs = preflight(stage_specs(config), allow=allow, artifacts=artifacts, to_read=to_plan, warn=warnings.append)
+    prepared = Prepared(config, with_content(specs, (*ALLOWED, *allow)), warnings)
+    if not to_plan and (problems := [*room_problems(artifacts)]) and _builds_something(prepared):
+        raise BadInput(problems)
+    return prepared
+
+
+def _builds_something(prepared: Prepared) -> bool:
+    from components.artifacts import ArtifactStore
+    from flows.plan import make_plan
+
+    store = ArtifactStore(prepared.artifacts / "cache")
+    plan = make_plan(prepared.specs, store, ignore_code=prepared.ignores_code)
+    return any(stage.state != "reused" for stage in plan)
 
 
 def run(overrides: Sequence[str], config_dir: Path | None = None, *, quiet: bool = False, sweep: str = "") -> int:

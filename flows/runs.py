@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -24,6 +25,7 @@ from flows.redact import redact
 from flows.stage import StageSpec
 
 SCHEMA = 1
+UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
 _ID = re.compile(r"^[A-Za-z0-9._-]{1,80}$")
 _WORDS = (
     *("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heron", "inlet", "jade"),
@@ -161,11 +163,20 @@ def write_json(file: Path, content: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def held(artifacts: Path, *, exclusive: bool) -> Iterator[None]:
-    """Keep runs from starting (exclusive), or garbage from being collected, for a moment."""
-    folder = artifacts / "runs"
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+    """Keep runs from starting (exclusive), or garbage from being collected, for a moment.
+
+    In a folder that can't be written there is nothing to keep from being collected, at least not by this user.
+    """
+    file = artifacts / "runs" / ".lock"
+    with contextlib.ExitStack() as opened:
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            stream = opened.enter_context(file.open("w"))
+        except OSError as error:
+            if exclusive or error.errno not in UNWRITABLE:
+                raise
+        else:
+            fcntl.flock(stream, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
         yield
 
 

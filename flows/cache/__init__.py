@@ -54,6 +54,7 @@ def command(options: argparse.Namespace, console: Any) -> int:
     """Run one of the subcommands; its exit code. Raises: BadInput."""
     _check(options)
     from flows.cache import collecting, listing, moving  # they need what --help can do without
+    from flows.runs import UNWRITABLE
 
     handlers = {
         "ls": listing.show,
@@ -64,7 +65,14 @@ def command(options: argparse.Namespace, console: Any) -> int:
         "export": moving.export,
         "import": moving.take_in,
     }
-    return handlers[options.what](options, console)
+    try:
+        return handlers[options.what](options, console)
+    except OSError as error:
+        fix = "make it writable, or work on a copy (--artifacts DIR)" if error.errno in UNWRITABLE else ""
+        where = options.artifacts if error.filename is None else error.filename
+        raise BadInput(
+            Problem(f"cache {options.what}", "", str(error.strerror or error), got=str(where), fix=fix)
+        ) from error
 
 
 def age(text: str) -> float:
