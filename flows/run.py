@@ -108,13 +108,14 @@ def run(overrides: Sequence[str], config_dir: Path | None = None, *, quiet: bool
         record({"address": {"MLflow": redact(uri)}})
     store = ArtifactStore(prepared.artifacts / "cache", run=record.id)
     state, code = "failed", 1
+    signals = contextlib.ExitStack()
+    stop = signals.enter_context(Stop().installed())  # until the record is finished
     try:
         tracker = build(prepared.config.root.get("tracking") or None, allow=(*ALLOWED, *prepared.allow))
         view = ConsoleView(quiet=quiet)
         listeners = [record, view, EventLog(record.directory / "events.jsonl"), *([tracker] if tracker else [])]
         header = _header(prepared, record)
         with (
-            Stop().installed() as stop,
             Fanout([_told(listener, header) for listener in listeners]) as emit,
             _orchestrated(prepared, record.id, emit),
         ):
@@ -136,6 +137,7 @@ def run(overrides: Sequence[str], config_dir: Path | None = None, *, quiet: bool
         if problem := record.finish(state, code):
             print(f"r1flow: {problem}. So the record of this run says less than happened here.", file=sys.stderr)
             code = code or 1
+        signals.close()
     return code
 
 
