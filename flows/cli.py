@@ -93,6 +93,9 @@ def _dispatch(arguments: list[str]) -> int:
     if name not in _COMMANDS:
         print(f"r1flow: no such command (got {name!r}). Fix: {did_you_mean(name, _COMMANDS)}.", file=sys.stderr)
         return 2
+    if name == "cache" and (page := cache.page(arguments[1:])):
+        print(page, end="")
+        return 0
     about, define, command = _COMMANDS[name]
     parser = argparse.ArgumentParser(
         prog=f"r1flow {name}",
