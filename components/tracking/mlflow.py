@@ -15,6 +15,7 @@ from urllib.request import getproxies
 
 from components.tracking import background
 from components.tracking.events import Event, flatten, numbers, stage_state
+from components.tracking.faults import knows, naming_the_variable, set_aside_if_broken
 from components.tracking.names import metric_name, param_value
 
 _STATUS = {"done": "FINISHED", "reused": "FINISHED", "failed": "FAILED", "interrupted": "KILLED", "skipped": "KILLED"}
@@ -114,6 +115,9 @@ class Recorder:
         name = self.name or f"r1flow-{event.get('pipeline', 'run')}"
         self.experiment_id = find_experiment(self._store, self.directory, name)
         self.memo["start"] = dict(event)
+        if "parent" in self.memo and not knows(self._store, self.memo["parent"]):
+            del self.memo["parent"]
+            self.memo["children"] = {}
         if "parent" not in self.memo:
             close_abandoned(self._store)
             tags = {"r1flow.run": event.get("run", ""), "r1flow.sweep": event.get("sweep", ""), **_process_tags()}
@@ -213,10 +217,12 @@ def connect(directory: Path) -> Any:
         logging.getLogger(noisy).setLevel(logging.WARNING)
     if uri := os.environ.get("MLFLOW_TRACKING_URI"):
         reach(uri)
-        return MlflowClient(uri)
+        with naming_the_variable(uri):
+            return MlflowClient(uri)
     directory.mkdir(parents=True, exist_ok=True)
     database = directory / "mlflow.db"
     with locked(directory / ".create.lock"):  # two processes that create the tables at once break each other
+        set_aside_if_broken(database)
         if not database.exists():
             # A database that was left half made never works again: it gets its name only when it is whole.
             draft = directory / f"mlflow.{os.getpid()}.db"
