@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from flows import cache
 from flows.errors import BadInput, did_you_mean
 from flows.output import sturdy_output
 
+INTERRUPTED = 128 + signal.SIGINT
 DESCRIPTION = """\
 r1flow runs DeepSeek-R1's post-training pipeline: cold start, reinforcement learning on verifiable rewards,
 rejection sampling, a second round for helpfulness and safety, and an evaluation after each.
@@ -66,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # the user's own components, after the installed packages
     with sturdy_output() as output:
-        code = _answered(arguments)
+        code = _answered(arguments, ends=argv is None)
         output.flush()
         if output.problem:
             print(f"r1flow: the output can't be written: {output.problem}.", file=sys.stderr)
@@ -74,9 +76,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
 
 
-def _answered(arguments: list[str]) -> int:
+def _answered(arguments: list[str], *, ends: bool) -> int:
+    """The exit code; where the process ends with it, another Ctrl-C no longer turns it into a death by signal."""
     try:
-        return _dispatch(arguments)
+        if (code := _dispatch(arguments)) > 128 and ends:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        return code
     except BadInput as error:
         print("\n".join(error.lines()), file=sys.stderr)
         return 2
@@ -84,7 +89,9 @@ def _answered(arguments: list[str]) -> int:
         print(f"{error.filename}:{error.lineno}: is not Python: {error.msg}. Fix: correct the file.", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        return 130
+        if ends:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        return INTERRUPTED
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -101,6 +108,9 @@ def _dispatch(arguments: list[str]) -> int:
     if name not in _COMMANDS:
         print(f"r1flow: no such command (got {name!r}). Fix: {did_you_mean(name, _COMMANDS)}.", file=sys.stderr)
         return 2
+    if name == "cache" and (page := cache.page(arguments[1:])):
+        print(page, end="")
+        return 0
     about, define, command = _COMMANDS[name]
     parser = argparse.ArgumentParser(
         prog=f"r1flow {name}",
@@ -287,7 +297,7 @@ def _plan(options: argparse.Namespace) -> int:
     from flows.plan import costs_of, make_plan, plan_table
     from flows.run import prepare
 
-    prepared = prepare(options.overrides, options.config_dir)
+    prepared = prepare(options.overrides, options.config_dir, to_plan=True)
     for warning in prepared.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     for note in notes(prepared.config, prepared.specs):

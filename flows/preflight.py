@@ -42,17 +42,21 @@ def preflight(
     *,
     allow: Sequence[str] = (),
     artifacts: Path | None = None,
+    to_read: bool = False,
     warn: Callable[[Problem], None] | None = None,
 ) -> list[StageSpec]:
     """The stages with their settings brought to their declared types (1 → 1.0), if nothing is wrong with them.
 
     Args:
+        to_read: nothing is going to be written to ``artifacts``.
         warn: is told each warning.
 
     Raises: BadInput with everything that is wrong; the same problem in several stages is told once.
     """
     allowed = (*ALLOWED, *allow)
-    problems = [] if artifacts is None else [*store_problems(artifacts)] or [*newer_problems(artifacts, specs)]
+    problems = []
+    if artifacts is not None:
+        problems = [*store_problems(artifacts, to_read=to_read)] or [*newer_problems(artifacts, specs)]
     checked = []
     for spec in specs:
         found, settings = _stage(spec, allowed)

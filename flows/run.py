@@ -16,9 +16,10 @@ from components.runtime import StageArtifact
 from flows.build import ALLOW_VARIABLE, ALLOWED, build, stage_specs
 from flows.compose import Config, compose
 from flows.content import with_content
-from flows.errors import Problem
+from flows.errors import BadInput, Problem
 from flows.notes import notes
 from flows.objective import read_objective
+from flows.place import room_problems
 from flows.preflight import preflight, preflight_run
 from flows.redact import redact
 from flows.stage import StageSpec, run_stage
@@ -48,8 +49,11 @@ class Prepared:
         return (self.config.root.get("cache") or {}).get("code") == "ignore"
 
 
-def prepare(overrides: Sequence[str], config_dir: Path | None = None) -> Prepared:
+def prepare(overrides: Sequence[str], config_dir: Path | None = None, *, to_plan: bool = False) -> Prepared:
     """Compose and check a run; nothing is built.
+
+    Args:
+        to_plan: nothing is going to be, so that artifacts need only be readable.
 
     Raises: BadInput.
     """
@@ -58,9 +62,20 @@ def prepare(overrides: Sequence[str], config_dir: Path | None = None) -> Prepare
     allow = tuple(config.root.get("allow") or ())
     warnings: list[Problem] = []
     artifacts = Path(config.root["artifacts"])
-    specs = preflight(stage_specs(config), allow=allow, artifacts=artifacts, warn=warnings.append)
-    specs = with_content(specs, (*ALLOWED, *allow))
-    return Prepared(config, specs, warnings)
+    specs = preflight(stage_specs(config), allow=allow, artifacts=artifacts, to_read=to_plan, warn=warnings.append)
+    prepared = Prepared(config, with_content(specs, (*ALLOWED, *allow)), warnings)
+    if not to_plan and (problems := [*room_problems(artifacts)]) and _builds_something(prepared):
+        raise BadInput(problems)
+    return prepared
+
+
+def _builds_something(prepared: Prepared) -> bool:
+    from components.artifacts import ArtifactStore
+    from flows.plan import make_plan
+
+    store = ArtifactStore(prepared.artifacts / "cache")
+    plan = make_plan(prepared.specs, store, ignore_code=prepared.ignores_code)
+    return any(stage.state != "reused" for stage in plan)
 
 
 def run(
@@ -103,18 +118,22 @@ def run(
     new = [spec for spec in prepared.specs if not (prepared.artifacts / "cache" / spec.name).is_dir()]
     if any("torchrun" in str(spec.launcher.get("_target_")) for spec in new):
         warm_up()  # something has to be built: torch is loaded while the trackers start
-    record = RunRecord.start(prepared.artifacts, prepared.config, prepared.specs, sweep)
+    try:
+        record = RunRecord.start(prepared.artifacts, prepared.config, prepared.specs, sweep)
+    except OSError as error:
+        raise BadInput(Problem("run", "", f"its record can't be made: {error.strerror or error}")) from error
     if (uri := os.environ.get("MLFLOW_TRACKING_URI")) and prepared.config.root.get("tracking"):
         record({"address": {"MLflow": redact(uri)}})
     store = ArtifactStore(prepared.artifacts / "cache", run=record.id)
     state, code, worth = "failed", 1, {}
+    signals = contextlib.ExitStack()
+    stop = signals.enter_context(Stop().installed())  # until the record is finished
     try:
         tracker = build(prepared.config.root.get("tracking") or None, allow=(*ALLOWED, *prepared.allow))
         view = JsonLines() if as_json else ConsoleView(quiet=quiet)
         listeners = [record, view, EventLog(record.directory / "events.jsonl"), *([tracker] if tracker else [])]
         header = _header(prepared, record)
         with (
-            Stop().installed() as stop,
             Fanout([_told(listener, header) for listener in listeners]) as emit,
             _orchestrated(prepared, record.id, emit),
         ):
@@ -146,7 +165,10 @@ def run(
         else:
             _summarise(record.content, view)
     finally:
-        record.finish(state, code, worth)
+        if problem := record.finish(state, code, worth):
+            print(f"r1flow: {problem}. So the record of this run says less than happened here.", file=sys.stderr)
+            code = code or 1
+        signals.close()
     return code
 
 

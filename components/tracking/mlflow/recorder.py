@@ -9,6 +9,7 @@ from typing import Any
 
 from components.tracking.environment import environment
 from components.tracking.events import flatten, numbers, stage_state
+from components.tracking.faults import knows
 from components.tracking.mlflow.store import PROCESS, close_abandoned, connect, find_experiment, locked
 from components.tracking.names import metric_name, param_value
 from components.tracking.processes import process_mark
@@ -93,7 +94,9 @@ class Recorder:
         self._enter_experiment(event)
         self.memo["start"] = dict(event)
         if "parent" in self.memo:
-            return
+            if knows(self._store, self.memo["parent"]):
+                return
+            self.memo["children"] = {}  # the store was begun anew
         close_abandoned(self._store)
         sweep = str(event.get("sweep") or "").rpartition("/")[0]
         tags = {"r1flow.run": event.get("run", ""), _SWEEP: event.get("sweep", ""), PROCESS: process_mark()}

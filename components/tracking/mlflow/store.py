@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
+from components.tracking.faults import naming_the_variable, set_aside_if_broken
 from components.tracking.names import metric_name
 from components.tracking.processes import is_gone
 
@@ -35,11 +36,13 @@ def connect(directory: Path) -> Any:
         logging.getLogger(noisy).setLevel(logging.WARNING)
     if uri := os.environ.get("MLFLOW_TRACKING_URI"):
         reach(uri)
-        send_traces_to(uri)
-        return MlflowClient(uri)
+        with naming_the_variable(uri):
+            send_traces_to(uri)
+            return MlflowClient(uri)
     directory.mkdir(parents=True, exist_ok=True)
     database = directory / "mlflow.db"
     with locked(directory / ".create.lock"):  # two processes that create the tables at once break each other
+        set_aside_if_broken(database)
         if not database.exists():
             # A database that was left half made never works again: it gets its name only when it is whole.
             draft = directory / f"mlflow.{os.getpid()}.db"
