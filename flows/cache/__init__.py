@@ -77,7 +77,7 @@ _OPTIONS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     ),
     "output": (
         ("-o", "--output"),
-        {"type": Path, "metavar": "FILE", "help": "the archive; its ending says of what kind"},
+        {"type": Path, "metavar": "FILE", "help": "the archive; its ending says the kind"},
     ),
     "alone": (("--alone",), {"action": "store_true", "help": "without what it was built from"}),
 }
