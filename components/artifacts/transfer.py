@@ -71,9 +71,7 @@ def receive(archive: Path, store: ArtifactStore, on_wait: Callable[[str], None] 
     return received
 
 
-def _unpack(
-    archive: Path, store: ArtifactStore, received: Received, incoming: dict[tuple[str, str], Path]
-) -> None:
+def _unpack(archive: Path, store: ArtifactStore, received: Received, incoming: dict[tuple[str, str], Path]) -> None:
     """Write what is not there yet next to the store's stages, verified; ``incoming`` says where."""
     with open_archive(archive) as (index, members):
         entries = {(entry["stage"], entry["key"]): entry for entry in index["artifacts"]}

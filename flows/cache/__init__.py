@@ -75,7 +75,10 @@ _OPTIONS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
         ("--quarantine",),
         {"action": "store_true", "help": "also damaged artifacts that were set aside"},
     ),
-    "output": (("-o", "--output"), {"type": Path, "metavar": "FILE", "help": "the archive; its ending says of what kind"}),
+    "output": (
+        ("-o", "--output"),
+        {"type": Path, "metavar": "FILE", "help": "the archive; its ending says of what kind"},
+    ),
     "alone": (("--alone",), {"action": "store_true", "help": "without what it was built from"}),
 }
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}

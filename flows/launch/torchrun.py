@@ -286,9 +286,7 @@ def _conclude(job: Job, crew: list[_Worker], emit: Emit, stop: Stop, oom_before:
         raise Interrupted(f"{job.stage} was killed")
     if dead:
         worker = dead[0]
-        death, transient = explain_death(
-            worker.process.exitcode, oom_before, oom_kills(), orphaned=worker.orphaned()
-        )
+        death, transient = explain_death(worker.process.exitcode, oom_before, oom_kills(), orphaned=worker.orphaned())
         reason = " ".join(filter(None, [f"worker {worker.rank} {death}.", short_of_space(Path(job.draft))]))
         log = _log_tail(Path(job.draft), worker.rank)
         raise StageFailed(job.stage, reason.removesuffix("."), log, transient=transient)

@@ -162,7 +162,7 @@ def test_what_was_built_where_lock_and_draft_were_taken_away_is_not_published(tm
         claim.draft.rename(tmp_path / "away")
         with store.claim("s", "k") as other:
             (other.draft / "x").write_text("2")
-            with pytest.raises(OSError, match="Not published. Fix: leave lock files alone") as caught:
+            with pytest.raises(OSError, match=r"Not published\. Fix: leave lock files alone") as caught:
                 claim.commit(metrics={}, parents={}, spec={}, wall_s=0)
             assert caught.value.errno == errno.ESTALE  # tried again, and then what the other one made is found
             other.commit(metrics={}, parents={}, spec={}, wall_s=0)

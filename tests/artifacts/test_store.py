@@ -335,8 +335,9 @@ def test_verification_goes_on_after_artifacts_of_odd_kinds(store: ArtifactStore)
     problems = [problem for _, _, problem in store.verify()]
     assert problems[0].startswith("is not a folder (moved to ")
     assert problems[1].startswith("manifest.json: is a folder, not a file (moved to ")
-    assert problems[2].endswith("(left where it is: cannot lock " + f"{lock}: Is a directory. Something else stands "
-                                "in its place: remove that)")
+    assert problems[2].endswith(
+        "(left where it is: cannot lock " + f"{lock}: Is a directory. Something else stands in its place: remove that)"
+    )
     assert problems[3] == ""
     assert store.find("base", "k3") is None
     with pytest.raises(IsADirectoryError, match="remove that"), store.claim("base", "k3"):
