@@ -20,7 +20,7 @@ from typing import Any
 from components.artifacts.disk import naming_errors
 from flows.compose import Config
 from flows.errors import BadInput, Problem, did_you_mean
-from flows.record_shape import ID, SCHEMA, not_a_record
+from flows.record_shape import ID, SCHEMA, completed, not_a_record
 from flows.redact import redact
 from flows.stage import StageSpec
 
@@ -239,6 +239,7 @@ def _read(file: Path) -> dict[str, Any] | None:
         return None
     if record["state"] == "running" and not _is_held(file.with_name("lock")):
         record["state"] = "killed"
+    record = completed(record, file.stat().st_mtime)
     _places_here(record, file.absolute().parents[2])
     return record
 
