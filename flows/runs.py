@@ -9,11 +9,10 @@ import json
 import os
 import platform
 import random
-import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,12 +20,12 @@ from typing import Any
 from components.artifacts.disk import naming_errors
 from flows.compose import Config
 from flows.errors import BadInput, Problem, did_you_mean
+from flows.record_shape import ID, SCHEMA, completed, not_a_record
 from flows.redact import redact
 from flows.stage import StageSpec
 
-SCHEMA = 1
 UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
-_ID = re.compile(r"^[A-Za-z0-9._-]{1,80}$")
+_told: set[tuple[Path, str]] = set()  # each is named once a process
 _WORDS = (
     *("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heron", "inlet", "jade"),
     *("kelp", "larch", "maple", "north", "opal", "pine", "quartz", "river", "slate", "topaz"),
@@ -47,7 +46,7 @@ def adopt(artifacts: Path, record: Mapping[str, Any], origin: str) -> str | None
     here = {}
     for stage, entry in stages.items():
         path = artifacts.absolute() / "cache" / str(stage) / str(entry.get("key") or "-")
-        found = bool(_ID.match(str(stage))) and bool(_ID.match(path.name)) and path.is_dir()
+        found = bool(ID.match(str(stage))) and bool(ID.match(path.name)) and path.is_dir()
         kept = {k: v for k, v in entry.items() if k not in ("path", "key", "digest") or found}
         here[str(stage)] = {**kept, **({"path": str(path)} if found else {})}
     directory.mkdir(parents=True)
@@ -65,7 +64,12 @@ class RunRecord:
     is at work from one that was killed.
 
     Attributes:
+<<<<<<< HEAD
         problem: why the record on disk is not up to date (a full disk); "" while it is. The next change tries again.
+=======
+        problem: why the record on disk is not up to date (the disk is full); "" while it is. The
+            next change tries again.
+>>>>>>> mend5
     """
 
     def __init__(self, directory: Path, content: dict[str, Any]) -> None:
@@ -243,56 +247,16 @@ def _read(file: Path) -> dict[str, Any] | None:
         return None
     if record["state"] == "running" and not _is_held(file.with_name("lock")):
         record["state"] = "killed"
+    record = completed(record, file.stat().st_mtime)
     _places_here(record, file.absolute().parents[2])
     return record
-
-
-def not_a_record(value: Any) -> str:
-    """What keeps a JSON value from being the record of a run; "" if nothing does."""
-    if not isinstance(value, Mapping):
-        return f"not the record of a run, but {type(value).__name__}"
-    if value.get("schema") != SCHEMA:
-        return f"schema {value.get('schema')}, this version reads {SCHEMA}"
-    name = value.get("id")
-    if not isinstance(name, str) or not _ID.match(name) or set(name) <= {"."}:
-        return f"not the record of a run: id is {name!r}"[:200]
-    for key, is_right in _SHAPE.items():
-        if not is_right(value.get(key)):
-            return f"not the record of a run: {key} is {value.get(key)!r}"[:200]
-    for stage, entry in value["stages"].items():
-        if not isinstance(entry, Mapping) or not isinstance(entry.get("state"), str):
-            return f"not the record of a run: stage {stage} is {entry!r}"[:200]
-        if wrong := [key for key in ("key", "path", "why", "details") if not isinstance(entry.get(key, ""), str)]:
-            return f"not the record of a run: {wrong[0]} of stage {stage} is {entry[wrong[0]]!r}"[:200]
-        if wrong := [key for key in ("inputs", "settings") if not isinstance(entry.get(key, {}), Mapping)]:
-            return f"not the record of a run: {wrong[0]} of stage {stage} is {entry[wrong[0]]!r}"[:200]
-    return ""
-
-
-def _is_time(value: Any) -> bool:
-    try:
-        return datetime.fromisoformat(value).tzinfo is not None
-    except (TypeError, ValueError):
-        return False
-
-
-_told: set[tuple[Path, str]] = set()  # each is named once a process
-_SHAPE: dict[str, Callable[[Any], bool]] = {
-    "pipeline": lambda value: isinstance(value, str),
-    "state": lambda value: isinstance(value, str),
-    "started": _is_time,
-    "ended": lambda value: value is None or _is_time(value),
-    "overrides": lambda value: isinstance(value, list) and all(isinstance(text, str) for text in value),
-    "addresses": lambda value: isinstance(value, Mapping | None),
-    "stages": lambda value: isinstance(value, Mapping),
-}
 
 
 def _places_here(record: dict[str, Any], artifacts: Path) -> None:
     """Artifacts are looked for below the folder that the record is in: it may have been moved or copied."""
     for stage, entry in record["stages"].items():
         key = entry.get("key")
-        if key and _ID.match(stage) and _ID.match(key) and (here := artifacts / "cache" / stage / key).is_dir():
+        if key and ID.match(stage) and ID.match(key) and (here := artifacts / "cache" / stage / key).is_dir():
             entry["path"] = str(here)
 
 

@@ -49,11 +49,14 @@ def memory_remedy(error: BaseException) -> str:
     return _NO_MEMORY if gone or "can't allocate memory" in text or "Cannot allocate memory" in text else ""
 
 
-def remedy(error: BaseException, where: Path) -> str:
-    """What to do about memory or disk space that ran out; "" for any other cause, or where the error says it."""
-    if isinstance(error, OSError) and error.errno in _FULL and " are free" not in str(error):
-        return _no_space(where)
-    return memory_remedy(error)
+def in_words(error: BaseException, where: Path) -> str:
+    """An exception in a line, with what to do about memory or space on the disk of ``where`` if that ran out."""
+    text = f"{type(error).__name__}: {error}"
+    remedy = memory_remedy(error)
+    if isinstance(error, OSError) and error.errno in _FULL and " are free" not in text:
+        remedy = _no_space(where)
+    text = text.rstrip(": ")
+    return f"{text.rstrip('.')}. {remedy}" if remedy else text
 
 
 def short_of_space(where: Path) -> str:

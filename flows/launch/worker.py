@@ -22,7 +22,7 @@ from typing import Any
 
 from components.runtime import Inputs, Interrupted, Out, Peers, StageArtifact
 from flows.build import ALLOWED, build, locate
-from flows.launch.causes import is_transient, remedy
+from flows.launch.causes import in_words, is_transient
 
 _F_SETSIG = 10  # Linux; absent from the fcntl module
 
@@ -112,8 +112,7 @@ def work(job_json: str, rank: int, events: connection.Connection, lock_fd: int |
     except Interrupted:
         send({"end": "interrupted"})
     except BaseException as error:  # the driver raises it again, with this traceback
-        said = [f"{type(error).__name__}: {error}".strip(), remedy(error, Path(job.draft))]
-        failure = {"reason": " ".join(filter(None, said)), "traceback": traceback.format_exc()}
+        failure = {"reason": in_words(error, Path(job.draft)), "traceback": traceback.format_exc()}
         send({"end": "failed", **failure, "transient": is_transient(error)})
         with contextlib.suppress(OSError):  # the disk of the log may be what failed
             traceback.print_exc()

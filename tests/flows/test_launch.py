@@ -108,7 +108,7 @@ def test_a_full_disk_is_named_although_the_workers_log_cannot_be_written(store: 
     for folder in (logs, logs.parent / "checkpoints" / "begun"):  # so that the draft is kept
         folder.mkdir(parents=True)
     (logs / "worker-0.log").symlink_to("/dev/full")
-    with pytest.raises(StageFailed, match=r"worker 0 raised OSError.* No space left on device") as caught:
+    with pytest.raises(StageFailed, match=r"worker 0 raised OSError.* No space left on device\. The disk") as caught:
         launch(Torchrun(processes=1), "fail", store, how="raise")
     assert "bytes are free in" in caught.value.reason
     assert "Fix: free some, or set artifacts=DIR" in caught.value.reason

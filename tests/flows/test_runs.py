@@ -114,6 +114,7 @@ def test_a_record_of_another_schema_or_half_written_is_left_out_and_named(start,
         ("s", "but str"),
         ({"id": "../x"}, "id is '../x'"),
         ({"pipeline": None}, "pipeline is None"),
+        ({"stages": None}, "stages is None"),
         ({"state": 3}, "state is 3"),
         ({"started": "yesterday"}, "started is 'yesterday'"),
         ({"started": "2026-01-01T00:00:00"}, "started is"),  # which can't be compared with one that names its zone
@@ -135,6 +136,17 @@ def test_json_that_is_no_record_is_named_and_every_command_goes_on_without_it(st
     for arguments, code in ((["status"], 0), (["cache", "ls"], 0), (["cache", "gc"], 2), (["report"], 2)):
         assert main([*arguments, "--artifacts", str(tmp_path)]) == code
     assert f"{bad}: can't be read, so what this run needs is not known. Fix:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("missing", ["pipeline", "started", "ended", "overrides", "addresses"])
+def test_a_record_that_lacks_what_is_only_shown_counts(start, tmp_path, missing):
+    record = start()
+    record.finish("done", 0)
+    file = record.directory / "run.json"
+    file.write_text(json.dumps({k: v for k, v in record.content.items() if k != missing}))
+    for arguments in (["status"], ["cache", "ls"], ["cache", "gc", "--older-than", "1d"]):
+        assert main([*arguments, "--artifacts", str(tmp_path)]) == 0
+    assert [seen["id"] for seen in list_runs(tmp_path)] == [record.id]
 
 
 def test_a_folder_that_was_copied_shows_its_own_artifacts_and_not_those_it_was_copied_from(tmp_path, conf, capsys):
