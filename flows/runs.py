@@ -64,12 +64,7 @@ class RunRecord:
     is at work from one that was killed.
 
     Attributes:
-<<<<<<< HEAD
         problem: why the record on disk is not up to date (a full disk); "" while it is. The next change tries again.
-=======
-        problem: why the record on disk is not up to date (the disk is full); "" while it is. The
-            next change tries again.
->>>>>>> mend5
     """
 
     def __init__(self, directory: Path, content: dict[str, Any]) -> None:

@@ -77,11 +77,7 @@ _OPTIONS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     ),
     "output": (
         ("-o", "--output"),
-<<<<<<< HEAD
         {"type": Path, "metavar": "FILE", "help": "the archive; its ending says the kind"},
-=======
-        {"type": Path, "metavar": "FILE", "help": "the archive; its ending says of what kind"},
->>>>>>> mend5
     ),
     "alone": (("--alone",), {"action": "store_true", "help": "without what it was built from"}),
 }
