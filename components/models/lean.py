@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from components.models.cache import LeanCache
 from components.models.fused import normalise, pick, rotate, spread
+from components.models.paged import PagedCache, compiled_loops
 from components.models.projections import (
     adapted,
     add_beside,
@@ -154,7 +155,8 @@ class LeanDecoder:
         return torch.cat([first, states[split:].view(rows, width, states.shape[-1])], 1)
 
     def new_cache(self) -> LeanCache:
-        return LeanCache(self)
+        loops = compiled_loops(self)
+        return LeanCache(self) if loops is None else PagedCache(self, loops)
 
     def _forward(self, ids: Tensor, rotation: Tensor, attend: Attend, valid: Tensor | None) -> Tensor:
         """States of flat ids. Where ``valid`` is False, and there is enough of it, nothing is computed but zeros."""
