@@ -5,8 +5,10 @@ Compiled once per machine, some seconds, and kept in ``NUMBA_CACHE_DIR`` or the 
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
+import platform
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -22,7 +24,10 @@ def kernels() -> ModuleType | None:
         return None
     try:
         import numba
+        from llvmlite.binding import get_host_cpu_features
 
+        if platform.machine().lower() in ("x86_64", "amd64") and not get_host_cpu_features().get("fma"):
+            return None  # emulated fused multiply-adds are slower than the operators they would replace
         if not numba.config.CACHE_DIR:
             numba.config.CACHE_DIR = str(cache_folder())
         from components.compiled import decode
@@ -33,8 +38,13 @@ def kernels() -> ModuleType | None:
 
 
 def cache_folder() -> Path:
-    """A folder for compiled code that can be written to: the user's cache, else one for temporary files."""
-    chosen = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "r1flow" / "kernels"
+    """A folder for compiled code that can be written to: the user's cache, else one for temporary files.
+
+    One for each version of the source: Numba itself does not see a change in what a loop is put together from.
+    """
+    source = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    chosen = cache / "r1flow" / f"kernels-{hashlib.sha256(source).hexdigest()[:12]}"
     try:
         chosen.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=chosen):

@@ -22,6 +22,7 @@ _VECTOR, _INTS = ir.VectorType(_FLOAT, WIDTH), ir.VectorType(_INT, WIDTH)
 _LOG2_E, _LN2_HIGH, _LN2_LOW = 1.44269504, 0.693359375, -2.12194440e-4
 _EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
 _LEAST = -87.0  # exp of less is 0
+_MOST = 88.0  # exp of more is that of 88, 1.7e38
 _ROUNDER, _ROUNDER_BITS = 12582912.0, 0x4B400000  # adding 1.5·2^23 rounds to a whole number
 
 
@@ -129,13 +130,13 @@ def total(context: Any, x: Any) -> Any:
 
 @intrinsic
 def exp(context: Any, x: Any) -> Any:
-    """e^x for x <= 88; 0 below -87, so that of -inf too."""
+    """e^x; 0 below -87, of -inf too, and e^88 above 88."""
     return _made(Lanes, (Lanes,), _exp)
 
 
 def _exp(b: Any, x: Any) -> Any:
     low = b.fcmp_ordered("<", x, _all(_LEAST))
-    x = b.select(low, _all(_LEAST), x)
+    x = b.select(low, _all(_LEAST), b.select(b.fcmp_ordered(">", x, _all(_MOST)), _all(_MOST), x))
     shifted = _fma(b, x, _all(_LOG2_E), _all(_ROUNDER))
     n = b.fsub(shifted, _all(_ROUNDER))
     r = _fma(b, n, _all(-_LN2_LOW), _fma(b, n, _all(-_LN2_HIGH), x))

@@ -6,16 +6,20 @@ cache while the group is attended; dropping, keeping and reordering rows moves n
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from components.compiled import kernels
 from components.models.cache import LeanCache
 
+_log = logging.getLogger(__name__)
+_TOLERANCE = 1e-4
 _WHOLE = 8  # numbers per head are padded to a multiple of it
 
 
@@ -25,6 +29,24 @@ def compiled_loops(decoder: Any) -> Any:
     if head.device.type != "cpu" or head.dtype != torch.float32 or torch.get_num_threads() > 1:
         return None
     return kernels()
+
+
+@torch.inference_mode()
+def agrees(decoder: Any, loops: Any) -> bool:
+    """Whether steps in compiled loops give the logits of the whole forward, which was held to the model's at load."""
+    generator = torch.Generator().manual_seed(0)
+    rows, prompt = 8, loops.PAGE + 1  # two pages, one of them almost empty
+    ids = torch.randint(decoder.head.shape[0], (rows, prompt + 2), generator=generator)
+    cache = PagedCache(decoder, loops)
+    cache.rebuild(torch.zeros(0, dtype=torch.long), ids[:, :prompt].tolist(), [1] * rows)
+    for column in (prompt, prompt + 1):
+        logits = cache.step(ids[:, column], torch.full((rows,), column))
+    expected = F.linear(decoder.hidden(ids)[:, -1], decoder.head)
+    gap, scale = (logits - expected).abs().max().item(), expected.abs().max().clamp(min=1.0).item()
+    if gap <= _TOLERANCE * scale:
+        return True
+    _log.warning("decoding without compiled loops, slower: their logits differ by %.3g of %.3g", gap, scale)
+    return False
 
 
 class PagedCache(LeanCache):

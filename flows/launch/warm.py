@@ -29,8 +29,11 @@ signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP})
 import torch  # noqa: E402
 import transformers  # noqa: E402
 
+from components.compiled import kernels  # noqa: E402
+
 # transformers resolves its classes lazily: naming them is what loads their modules.
 _ = (torch, transformers.AutoModelForCausalLM, transformers.LlamaForCausalLM, transformers.PreTrainedTokenizerFast)
+kernels()
 # What was loaded stays: a worker's garbage collection neither walks over it nor copies its pages.
 gc.collect()
 gc.freeze()
