@@ -32,7 +32,8 @@ def kernels() -> ModuleType | None:
             numba.config.CACHE_DIR = str(cache_folder())
         from components.compiled import decode
     except Exception as error:  # an import that fails in whatever way must not stop a run that can do without it
-        logging.getLogger(__name__).warning("decoding without compiled loops, slower: %s: %s", type(error).__name__, error)
+        said = "decoding without compiled loops, slower: %s: %s"
+        logging.getLogger(__name__).warning(said, type(error).__name__, error)
         return None
     return decode
 

@@ -13,9 +13,11 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic, models, register_model
+from numba.extending import intrinsic as _intrinsic
+from numba.extending import models, register_model
 
 WIDTH = 8
+intrinsic: Any = _intrinsic  # what it makes is called without the first parameter, which checkers cannot know
 _FLOAT, _INT = ir.FloatType(), ir.IntType(32)
 _VECTOR, _INTS = ir.VectorType(_FLOAT, WIDTH), ir.VectorType(_INT, WIDTH)
 # exp(x) = 2^n·exp(r), |r| <= ln 2 / 2, by the polynomial of Cephes' expf; relative error below 2e-7.
