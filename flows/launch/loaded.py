@@ -22,5 +22,8 @@ os.environ.update(THREAD_ENVIRONMENT)
 import torch  # noqa: E402
 import transformers  # noqa: E402
 
+from components.compiled import kernels  # noqa: E402
+
 # transformers resolves its classes lazily: naming them is what loads their modules.
 _ = (torch, transformers.AutoModelForCausalLM, transformers.LlamaForCausalLM, transformers.PreTrainedTokenizerFast)
+kernels()
