@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +16,7 @@ from flows.redact import redact
 from flows.settings import COMMAND_LINE, Groups, config_roots, parse
 
 RESERVED = ("launcher", "search")  # keys of the node ``sweep`` that are settings of the sweep and not swept
+_SHOWN = 4  # repetitions that are named
 _LIST_THEM = "list them: {key}=a,b,c or {key}=range(0,3); only a search draws from an interval (sweep.search)"
 
 
@@ -100,7 +103,46 @@ def is_seed(override: str) -> bool:
     return key == "seed" or key.endswith(".seed")
 
 
-def labels(combinations: Sequence[Sequence[str]]) -> list[str]:
-    """What tells each run from the others: its overrides without those that all have, secrets hidden."""
+def labels(combinations: Sequence[Sequence[str]]) -> list[dict[str, str]]:
+    """What tells each run from the others: its overrides without those that all have, secrets hidden.
+
+    Returns: ``overrides``, all of them; ``arm``, those that are no seed, "(no change)" for none; ``seed``, what those
+        that are one read, "" for none.
+    """
     common = set(combinations[0]).intersection(*combinations) if len(combinations) > 1 else set()
-    return [" ".join(redact(text) for text in lines if text not in common) or "(no change)" for lines in combinations]
+    return [named([text for text in lines if text not in common]) for lines in combinations]
+
+
+def named(overrides: Sequence[str]) -> dict[str, str]:
+    """The names of one run by the overrides that are its own, as in `labels`."""
+    shown = [redact(text) for text in overrides]
+    arm = " ".join(text for text in shown if not is_seed(text)) or "(no change)"
+    seed = " ".join(text.partition("=")[2] for text in shown if is_seed(text))
+    return {"overrides": " ".join(shown) or "(no change)", "arm": arm, "seed": seed}
+
+
+def repetitions(prepared: Sequence[Any]) -> dict[int, int]:
+    """Number of a run → number of the first that is the same run: every setting of every stage has the same value,
+    however it was written (``seed=1,1``, ``0.1,0.10``)."""
+    first: dict[str, int] = {}
+    found = {}
+    for number, each in enumerate(prepared):
+        content = [[dataclasses.asdict(spec) for spec in each.specs], each.config.root.get("objective")]
+        earlier = first.setdefault(json.dumps(content, sort_keys=True, default=str), number)
+        if earlier != number:
+            found[number] = earlier
+    return found
+
+
+def repeated(names: Sequence[str], again: Mapping[int, int]) -> list[str]:
+    """One line that says which runs are left out because they are another once more; none if none is."""
+    if not again:
+        return []
+    pairs = dict.fromkeys(_spelt(names[number], names[earlier]) for number, earlier in again.items())
+    shown = "; ".join(list(pairs)[:_SHOWN]) + ("; …" if len(pairs) > _SHOWN else "")
+    count = "1 run is" if len(again) == 1 else f"{len(again)} runs are"
+    return [f"{count} another one once more, built and counted once: {shown}"]
+
+
+def _spelt(run: str, earlier: str) -> str:
+    return f"{run} (twice)" if run == earlier else f"{run} is {earlier}"

@@ -21,7 +21,7 @@ from flows.errors import BadInput, Problem
 from flows.redact import redact
 from flows.settings import Groups, config_roots
 from flows.signals import Stop
-from flows.sweep.grid import Request, expand, labels, read_request
+from flows.sweep.grid import Request, expand, labels, read_request, repeated, repetitions
 from flows.sweep.launch import Job, SweepLauncher, arm_environment, ask_to_stop, check_launcher, make_launcher, run_arm
 from flows.sweep.record import SweepRecord, digest_of, now, opened
 from flows.sweep.summary import write_summary
@@ -65,7 +65,7 @@ def run_sweep(
     request = read_request(overrides, config_dir)
     where = check_launcher(request.launcher, request.allow)
     say = _say_to(sys.stderr if as_json else sys.stdout)
-    make_source, artifacts, digest = (_search if request.search else _grid)(overrides, request, config_dir)
+    make_source, artifacts, digest, notes = (_search if request.search else _grid)(overrides, request, config_dir)
     more = {"command": [redact(text) for text in overrides], "search": bool(request.search), "process": process_mark()}
     with opened(artifacts, digest, **more) as (record, is_there), Stop().installed() as stop:
         launcher = make_launcher(where, jobs, record.directory)
@@ -73,6 +73,8 @@ def run_sweep(
         kept = record.count("done")
         told = f"going on, {kept} of {source.total} runs are done" if is_there else f"{source.total} runs"
         say(f"sweep {record.id}: {told}, {record.directory}")
+        for note in notes:
+            say(f"note: {note}")
         to_files = launcher.to_files or launcher.jobs > 1 or as_json
         command = _command(record.id, config_dir, quiet=quiet)
         config = compose(request.fixed, config_dir)
@@ -162,7 +164,7 @@ class Grid:
     def __init__(self, record: SweepRecord, combinations: Sequence[Sequence[str]], prepared: Sequence[Any]) -> None:
         self.total = len(combinations)
         if not record.runs:
-            record.runs += [{"overrides": label, "state": "waiting"} for label in labels(combinations)]
+            record.runs += [{**names, "state": "waiting"} for names in labels(combinations)]
         self._waiting = []
         for number, (lines, each) in enumerate(zip(combinations, prepared, strict=True)):
             if record.runs[number]["state"] != "done" or not is_whole(each):
@@ -185,20 +187,28 @@ def is_whole(prepared: Any) -> bool:
     return all(stage.state == "reused" for stage in plan)
 
 
-def _grid(overrides: Sequence[str], request: Request, config_dir: Path | None) -> tuple[Any, Path, str]:
-    combinations = expand(overrides, config_dir)
-    prepared = [prepared_arm(f"run {i + 1}", lines, config_dir) for i, lines in enumerate(combinations)]
+_Chosen = tuple[Callable[[SweepRecord], Source], Path, str, list[str]]  # (makes the source, artifacts, digest, notes)
+
+
+def _grid(overrides: Sequence[str], request: Request, config_dir: Path | None) -> _Chosen:
+    listed = expand(overrides, config_dir)
+    checked = [prepared_arm(f"run {i + 1}", lines, config_dir) for i, lines in enumerate(listed)]
+    again = repetitions(checked)
+    combinations = [lines for i, lines in enumerate(listed) if i not in again]
+    prepared = [each for i, each in enumerate(checked) if i not in again]
     digest = digest_of([combinations, str(config_dir), str(Path.cwd())])
-    return lambda record: Grid(record, combinations, prepared), prepared[0].artifacts, digest
+    notes = repeated([names["overrides"] for names in labels(listed)], again)
+    return lambda record: Grid(record, combinations, prepared), prepared[0].artifacts, digest, notes
 
 
-def _search(overrides: Sequence[str], request: Request, config_dir: Path | None) -> tuple[Any, Path, str]:
+def _search(overrides: Sequence[str], request: Request, config_dir: Path | None) -> _Chosen:
     from flows.sweep.search import make_search
 
     groups = Groups.find(config_roots(config_dir))
     search = make_search(request, groups, lambda lines: prepared_arm("search", lines, config_dir))
     artifacts = Path(compose(request.fixed, config_dir).root["artifacts"])
-    return search.source, artifacts, digest_of([search.identity, str(config_dir), str(Path.cwd())])
+    digest = digest_of([search.identity, str(config_dir), str(Path.cwd())])
+    return search.source, artifacts, digest, search.notes
 
 
 def prepared_arm(name: str, lines: Sequence[str], config_dir: Path | None) -> Any:

@@ -188,3 +188,30 @@ def test_a_sweep_gives_json_too(r1flow, tmp_path):
     told = json.loads(line)
     assert [arm["objective"]["value"] for arm in told["arms"]] == [2, 3]
     assert told["objective"]["best"] == "second.steps=3"
+
+
+def test_a_value_that_is_listed_twice_is_one_run_however_it_is_spelt(r1flow, tmp_path):
+    done = r1flow("run", "-m", "-q", "seed=1,1", "second.lr=0.1,0.10,1,1.0", "objective.metric=second/steps")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("6 runs are another one once more, built and counted once") == 1
+    assert [run["overrides"] for run in the_sweep(tmp_path)["runs"]] == ["second.lr=0.1", "second.lr=1"]
+    assert len(records(tmp_path)) == 2
+    summary = json.loads(next(tmp_path.glob("artifacts/sweeps/*/summary.json")).read_text())
+    assert [(arm["label"], arm["runs"], arm["objective"]["n"]) for arm in summary["arms"]] == [
+        ("second.lr=0.1", 1, 1),
+        ("second.lr=1", 1, 1),
+    ]
+    again = r1flow("run", "-m", "-q", "seed=1,1", "second.lr=0.1,0.10,1,1.0", "objective.metric=second/steps")
+    assert "going on, 2 of 2 runs are done" in again.stdout
+
+
+def test_a_search_tries_a_choice_and_a_seed_once_however_they_are_spelt(r1flow, tmp_path):
+    pytest.importorskip("optuna")
+    command = ("run", "-m", "-q", "sweep=optuna", "sweep.search.trials=1", "objective.metric=second/steps")
+    done = r1flow(*command, "second.lr=0.1,0.10", "seed=1,1,2")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("seed=1 (twice)") == 1
+    assert [run["overrides"] for run in the_sweep(tmp_path)["runs"]] == [
+        "second.lr=0.1 seed=1",
+        "second.lr=0.1 seed=2",
+    ]
