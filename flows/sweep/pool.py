@@ -205,18 +205,18 @@ def _search(overrides: Sequence[str], request: Request, config_dir: Path | None)
     from flows.sweep.search import make_search
 
     groups = Groups.find(config_roots(config_dir))
-    search = make_search(request, groups, lambda lines: prepared_arm("search", lines, config_dir))
+    search = make_search(request, groups, lambda lines: prepared_arm("search", lines, config_dir, to_search=True))
     artifacts = Path(compose(request.fixed, config_dir).root["artifacts"])
     digest = digest_of([search.identity, str(config_dir), str(Path.cwd())])
     return search.source, artifacts, digest, search.notes
 
 
-def prepared_arm(name: str, lines: Sequence[str], config_dir: Path | None) -> Any:
+def prepared_arm(name: str, lines: Sequence[str], config_dir: Path | None, *, to_search: bool = False) -> Any:
     """The run of these overrides, checked. Raises: BadInput that says which run it is about."""
     from flows.run import prepare
 
     try:
-        return prepare(lines, config_dir)
+        return prepare(lines, config_dir, to_search=to_search)
     except BadInput as error:
         where = f"{name} ({' '.join(map(redact, lines))})"
         raise BadInput([Problem(where, "", str(problem).rstrip(".")) for problem in error.problems]) from error

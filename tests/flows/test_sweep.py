@@ -158,6 +158,7 @@ def test_a_trial_whose_run_fails_does_not_end_the_search(r1flow, tmp_path):
         (["sweep.launcher.jbos=3", "first.steps=1,2"], "did you mean"),
         (["objective.direction=up", "first.steps=1,2"], "maximise"),
         (["objective.metric=[1]", "first.steps=1,2"], "neither a metric nor weights"),
+        (["sweep=optuna", "objective.metric=pass@1", "first.lr=interval(0.1,0.2)"], "no stage of this pipeline"),
     ],
 )
 def test_a_sweep_that_cannot_be_right_is_refused_before_anything_runs(r1flow, tmp_path, overrides, told):
@@ -179,7 +180,6 @@ def test_the_last_line_of_json_has_the_objective(r1flow, tmp_path):
         "direction": "maximise",
         "problem": "",
     }
-    assert r1flow("run", "--json", "objective.metric=stepz").stdout.count("did you mean steps") == 1
 
 
 def test_a_sweep_gives_json_too(r1flow, tmp_path):
