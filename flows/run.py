@@ -173,7 +173,7 @@ def run(
         if isinstance(view, JsonLines):
             view.result({**record.content, "objective": worth}, state, code)
         else:
-            _summarise(record.content, view)
+            _summarise(record.content, view, table=not (quiet and sweep))  # a sweep ends with tables of its own
     finally:
         if problem := record.finish(state, code, worth):
             print(f"r1flow: {problem}. So the record of this run says less than happened here.", file=sys.stderr)
@@ -231,14 +231,15 @@ def _told(listener: Listener, header: Mapping[str, Any]) -> Listener:
     return tell
 
 
-def _summarise(content: Mapping[str, Any], view: Any) -> None:
+def _summarise(content: Mapping[str, Any], view: Any, *, table: bool) -> None:
     """After the run: what failed and why, the evaluation table, where the report lies."""
     for name, stage in content["stages"].items():
         if stage["state"] == "failed":
             view.console.print(f"\n{name} failed: {stage.get('why', '')}", style="red", markup=False)
             if details := stage.get("details"):
                 view.console.print(details.rstrip(), markup=False, highlight=False)
-    show_report(content, view.console)
+    if table:
+        show_report(content, view.console)
 
 
 def show_report(content: Mapping[str, Any], console: Any) -> bool:

@@ -36,12 +36,17 @@ class Arm:
     change: Figures | None
 
 
+def list_sweeps(artifacts: Path) -> list[str]:
+    """Ids of all sweeps, the oldest first."""
+    return sorted(file.parent.name for file in (artifacts / "sweeps").glob("*/sweep.json"))
+
+
 def find_sweep(artifacts: Path, name: str) -> str | None:
     """Id of the one sweep that ``name`` is a part of; None if there is none.
 
     Raises: BadInput if there are several, or runs called so as well.
     """
-    sweeps = sorted(file.parent.name for file in (artifacts / "sweeps").glob("*/sweep.json"))
+    sweeps = list_sweeps(artifacts)
     if name in sweeps:
         return name
     matching = [sweep for sweep in sweeps if name in sweep]

@@ -41,9 +41,12 @@ class Request:
 def read_request(overrides: Sequence[str], config_dir: Path | None = None) -> Request:
     """Read what is swept: the command line's values, and those listed under ``sweep`` that it leaves alone.
 
-    Raises: BadInput if ``sweep`` is no mapping.
+    Raises: BadInput if ``sweep`` is no mapping, or an override has no value.
     """
     parsed = parse(overrides)
+    if empty := [o.key for o in parsed if o.value is not None and not o.value.strip()]:
+        fix = "list values: {0}=a,b,c, or one; empty text is {0}=\"''\""
+        raise BadInput([Problem(COMMAND_LINE, f"{key}=", "has no value", fix=fix.format(key)) for key in empty])
     given = [o.text for o in parsed if not o.is_sweep]
     root = compose(given, config_dir).root
     node = root.get("sweep") or {}
