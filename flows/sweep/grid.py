@@ -17,6 +17,7 @@ from flows.settings import COMMAND_LINE, Groups, config_roots, parse
 
 RESERVED = ("launcher", "search")  # keys of the node ``sweep`` that are settings of the sweep and not swept
 _SHOWN = 4  # repetitions that are named
+_VALUES = "write {key}=VALUE, or several: {key}=1,2,3"
 _LIST_THEM = "list them: {key}=a,b,c or {key}=range(0,3); only a search draws from an interval (sweep.search)"
 
 
@@ -45,8 +46,7 @@ def read_request(overrides: Sequence[str], config_dir: Path | None = None) -> Re
     """
     parsed = parse(overrides)
     if empty := [o.key for o in parsed if o.value is not None and not o.value.strip()]:
-        fix = "list values: {0}=a,b,c, or one; empty text is {0}=\"''\""
-        raise BadInput([Problem(COMMAND_LINE, f"{key}=", "has no value", fix=fix.format(key)) for key in empty])
+        raise BadInput([Problem(COMMAND_LINE, f"{key}=", "has no value", fix=_VALUES.format(key=key)) for key in empty])
     given = [o.text for o in parsed if not o.is_sweep]
     root = compose(given, config_dir).root
     node = root.get("sweep") or {}

@@ -25,7 +25,7 @@ from flows.prefect_listener import PrefectListener
 from flows.prefect_server import configured_api_url, ensure_prefect_server, wait_for_prefect
 from flows.stage import StageSpec, run_stage
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(480)
 TOYS = "tests.flows.toy_stages_c"
 IN_PROCESS = {"_target_": "flows.launch.inprocess.InProcess"}
 ROOT = Path(__file__).parents[2]

@@ -44,6 +44,7 @@ def test_the_same_command_keeps_what_is_done_and_tries_again_what_failed(r1flow,
     assert r1flow(*command).returncode == 1
     again = r1flow(*command)
     assert again.returncode == 1
+    assert "Report:" not in again.stdout  # of an arm: with -q the sweep's own end is the result
     assert "going on, 1 of 2 runs are done" in again.stdout
     assert [record["sweep"].rpartition("/")[2] for record in records(tmp_path)] == ["0", "1", "0"]
     assert len(built(tmp_path)) == len(set(built(tmp_path)))
@@ -158,6 +159,8 @@ def test_a_trial_whose_run_fails_does_not_end_the_search(r1flow, tmp_path):
         (["sweep.launcher.jbos=3", "first.steps=1,2"], "did you mean"),
         (["objective.direction=up", "first.steps=1,2"], "maximise"),
         (["objective.metric=[1]", "first.steps=1,2"], "neither a metric nor weights"),
+        (["reward.weights.format=0.1,abc"], "reward.weights.format: expects a number (got 'abc'). Fix: write a number"),
+        (["seed="], "seed=: has no value. Fix: write seed=VALUE, or several: seed=1,2,3"),
         (["sweep=optuna", "objective.metric=pass@1", "first.lr=interval(0.1,0.2)"], "no stage of this pipeline"),
     ],
 )
@@ -215,3 +218,12 @@ def test_a_search_tries_a_choice_and_a_seed_once_however_they_are_spelt(r1flow, 
         "second.lr=0.1 seed=1",
         "second.lr=0.1 seed=2",
     ]
+
+
+def test_a_report_of_something_that_is_not_there_names_the_sweeps_that_are(r1flow, tmp_path):
+    assert r1flow("run", "-m", "-q", "second.steps=2").returncode == 0
+    [sweep] = [folder.name for folder in tmp_path.glob("artifacts/sweeps/*/")]
+    done = r1flow("report", "nosuch")
+    assert done.returncode == 2
+    assert done.stderr.startswith("runs: no such run or sweep (got 'nosuch'). Fix: ")
+    assert f"sweeps: {sweep}" in done.stderr
