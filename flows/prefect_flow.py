@@ -87,7 +87,7 @@ def mirror(parents: Mapping[str, set[str]], first: Event, events: Iterable[Event
         if not each.ended:
             each.end({"event": "stage", "state": KILLED, "time": heard.get("time")})
     describe_run(ended)
-    took = f"{(moment(heard) - moment(first)).total_seconds():.1f} s"
+    took = f"{(moment(last) - moment(first)).total_seconds():.1f} s"
     match last["state"]:
         case "done":
             return Completed(message=f"every stage has its artifact, after {took}")
