@@ -36,7 +36,9 @@ def run_pipeline(overrides: list[str] | None = None, directory: str = ".", confi
     """
     with _started(overrides or [], directory, config_dir) as (process, events, errors):
         first = next((event for event in events if event["event"] == "run"), None)
-        state: Any = Crashed(message="it ended before it began") if first is None else mirror(parents_of(first), first, events)
+        state: Any = (
+            Crashed(message="it ended before it began") if first is None else mirror(parents_of(first), first, events)
+        )
         code = process.wait()
         if code == 2 or first is None:
             errors.seek(0)

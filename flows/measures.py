@@ -1,7 +1,7 @@
 """Which figures a run will have, before it runs: what its stages say they measure, against what its objective names.
 
-A stage says so by a function ``<name>_measures`` next to it, of its settings and, if it takes them, of its inputs (input
-name → ``measures`` and ``inputs`` of the stage that it comes from). It returns names; ``reward/*`` stands for all that
+A stage says so by a function ``<name>_measures`` next to it, of its settings and, if it takes them, of its inputs
+(input name → ``measures`` and ``inputs`` of the stage that it comes from). It returns names; ``reward/*`` stands for all that
 match, and ``*`` says that there may be any others. A stage without such a function doesn't say.
 """
 
@@ -34,7 +34,9 @@ def measures(specs: Sequence[StageSpec]) -> dict[str, list[str]]:
             given: list[Any] = [settings]
             if function is not None and len(inspect.signature(function).parameters) > 1:
                 parents = {name: by_name[stage] for name, stage in spec.inputs.items() if stage in by_name}
-                given.append({n: {"measures": of(parent), "inputs": dict(parent.inputs)} for n, parent in parents.items()})
+                given.append(
+                    {n: {"measures": of(parent), "inputs": dict(parent.inputs)} for n, parent in parents.items()}
+                )
             found[spec.name] = [ANY] if function is None else list(function(*given))
         return found[spec.name]
 
@@ -72,7 +74,9 @@ def _on_command_line(overrides: Sequence[str]) -> bool:
 
 def is_measured(metric: str, known: Mapping[str, Sequence[str]]) -> bool:
     """Whether a stage says that it has a figure of that name: ``pass@1`` any stage, ``rl_1/reward`` that stage."""
-    patterns = [name for stage, names in known.items() for own in names if own != ANY for name in (own, f"{stage}/{own}")]
+    patterns = [
+        name for stage, names in known.items() for own in names if own != ANY for name in (own, f"{stage}/{own}")
+    ]
     return any(fnmatchcase(metric, pattern) for pattern in patterns)
 
 

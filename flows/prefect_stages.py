@@ -1,8 +1,8 @@
 """A stage as a Prefect task run whose states, start and end have the times at which things happened.
 
 Events may be told long after they happened: the server starts while a run is already at work. Prefect's engine and its
-API stamp states when they hear of them, so a task run is kept here and recorded as the engine records it, by events that
-carry their own time.
+API stamp states when they hear of them, so a task run is kept here and recorded as the engine records it, by events
+that carry their own time.
 """
 
 from __future__ import annotations

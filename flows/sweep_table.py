@@ -110,6 +110,7 @@ def markdown_table(metric: str, arms: Sequence[Arm]) -> str:
 
 
 def _console_table(title: str, arms: Sequence[Arm]) -> Any:
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
@@ -117,7 +118,7 @@ def _console_table(title: str, arms: Sequence[Arm]) -> Any:
     for i, column in enumerate(head):
         table.add_column(column, justify="left" if i == 0 else "right", no_wrap=True)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(escape, row))
     table.caption, table.caption_justify = _CAPTION, "left"
     return table
 

@@ -11,7 +11,6 @@ from flows.annotations import NODE_KEYS, Component
 from flows.errors import Problem, did_you_mean
 from flows.signature import Parameter
 
-
 # What pydantic asks for inside a container, in words.
 _WORDS = {
     **dict.fromkeys(("float_type", "float_parsing", "finite_number"), "a number"),

@@ -10,8 +10,8 @@ from components.evaluation.page.notes import LABELS
 ON_FRONT = "on the front"
 MEANING = (
     "An arm is on the front if no other is at least as good in both and better in one; its odds are how often that "
-    "holds when the means are drawn from what the seeds (with one seed: the prompts) say of them: an arm that is on the "
-    "front by luck has low odds."
+    "holds when the means are drawn from what the seeds (with one seed: the prompts) say of them: an arm that is on "
+    "the front by luck has low odds."
 )
 
 

@@ -68,7 +68,7 @@ class Background:
         elif kind == "run":
             self.close()
         elif kind == "sweep":
-            self._run = f"sweep-{event['run']}"
+            self._run = f"sweep-{event['run']}-{event.get('pipeline', '')}"
             if self._thread is None:
                 self._begin()
             if event.get("state") != "running":

@@ -16,6 +16,7 @@ from flows.redact import redact
 from flows.settings import COMMAND_LINE, Groups, config_roots, parse
 
 RESERVED = ("launcher", "search")  # keys of the node ``sweep`` that are settings of the sweep and not swept
+_ONE_FOR_ALL = ("artifacts", "objective")  # what a sweep has one of
 _SHOWN = 4  # repetitions that are named
 _VALUES = "write {key}=VALUE, or several: {key}=1,2,3"
 _LIST_THEM = "list them: {key}=a,b,c or {key}=range(0,3); only a search draws from an interval (sweep.search)"
@@ -42,7 +43,7 @@ class Request:
 def read_request(overrides: Sequence[str], config_dir: Path | None = None) -> Request:
     """Read what is swept: the command line's values, and those listed under ``sweep`` that it leaves alone.
 
-    Raises: BadInput if ``sweep`` is no mapping, or an override has no value.
+    Raises: BadInput if ``sweep`` is no mapping, an override has no value, or something is swept that arms must share.
     """
     parsed = parse(overrides)
     if empty := [o.key for o in parsed if o.value is not None and not o.value.strip()]:
@@ -59,6 +60,9 @@ def read_request(overrides: Sequence[str], config_dir: Path | None = None) -> Re
             raise BadInput(Problem("configuration", f"sweep.{name}", "is not a component", got=part, fix=fix))
     usual = {key: _text(values) for key, values in node.items() if key not in (*RESERVED, *(o.key for o in parsed))}
     swept = {o.key: o.text for o in parsed if o.is_sweep} | {key: f"{key}={text}" for key, text in usual.items()}
+    if fixed := [key for key in swept if key.split(".")[0] in _ONE_FOR_ALL]:
+        fix = "give one value: arms are compared by it" if "objective" in fixed[0] else "give one: arms share it"
+        raise BadInput([Problem(COMMAND_LINE, key, "can't be swept", got=swept[key], fix=fix) for key in fixed])
     allow = tuple(root.get("allow") or ())
     return Request(given, swept, parts["launcher"] or None, parts["search"] or None, allow)
 

@@ -30,8 +30,8 @@ class SweepRecord:
     """The record of a sweep that is under way; every change is written to a temporary file and renamed.
 
     Attributes:
-        runs: one entry a run: ``overrides`` (its label), ``arm`` and ``seed`` (the two parts of it), ``state`` (waiting,
-            running, done, failed, interrupted), started, ended, exit, and ``trial`` in a search.
+        runs: one entry a run: ``overrides`` (its label), ``arm`` and ``seed`` (the two parts of it), ``state``
+            (waiting, running, done, failed, interrupted), started, ended, exit, and ``trial`` in a search.
     """
 
     def __init__(self, directory: Path, digest: str, runs: list[dict[str, Any]], **more: Any) -> None:

@@ -65,8 +65,8 @@ def summarise(arms: Sequence[ArmRuns], against: str = FIRST) -> dict[str, Any]:
     Returns:
         ``arms``: each label, runs, seeds, objective, ``metrics`` name → {value, low, high, n, over: seeds or prompts}
         and ``against`` name → {effect, low, high, p, p_holm, n, over} (none for the arm tested against). ``reference``:
-        its label. ``objective``: terms, direction, best (an arm) and its value. ``pareto``: each x, y, better, level and
-        ``arms`` label → {on_front, odds, dominated_by, level_with}.
+        its label. ``objective``: terms, direction, best (an arm) and its value. ``pareto``: each x, y, better, level
+        and ``arms`` label → {on_front, odds, dominated_by, level_with}.
     """
     with_figures = [arm for arm in arms if arm.by_seed]
     reference = _reference(with_figures, against)

@@ -27,15 +27,16 @@ def markdown_summary(summary: Mapping[str, Any]) -> str:
 
 def console_tables(summary: Mapping[str, Any]) -> Iterator[Any]:
     """The same for a terminal."""
+    from rich.markup import escape  # a label may hold brackets: first.tags=[a,b]
     from rich.table import Table
 
     for title, head, rows, caption in _tables(summary):
-        table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
+        table = Table(title=escape(title), title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
         for i, column in enumerate(head):
             table.add_column(column, justify="left" if i == 0 else "right", no_wrap=True)
         for row in rows:
-            table.add_row(*row)
-        table.caption, table.caption_justify = caption, "left"
+            table.add_row(*map(escape, row))
+        table.caption, table.caption_justify = escape(caption), "left"
         yield table
 
 

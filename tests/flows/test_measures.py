@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.compose import compose
 from flows.build import stage_specs
+from flows.compose import compose
 from flows.measures import is_measured, measures, objective_problems
 from flows.stage import StageSpec
 

@@ -9,6 +9,8 @@ import time
 
 import pytest
 
+from flows.sweep.record import SweepRecord
+from flows.sweep.track import SweepTracking
 from tests.flows.conftest import FIXTURES, ROOT
 
 
@@ -160,6 +162,8 @@ def test_a_trial_whose_run_fails_does_not_end_the_search(r1flow, tmp_path):
         (["objective.direction=up", "first.steps=1,2"], "maximise"),
         (["objective.metric=[1]", "first.steps=1,2"], "neither a metric nor weights"),
         (["reward.weights.format=0.1,abc"], "reward.weights.format: expects a number (got 'abc'). Fix: write a number"),
+        (["artifacts=a,b"], "artifacts: can't be swept (got 'artifacts=a,b'). Fix: give one: arms share it"),
+        (["objective.metric=second/steps,first/steps"], "objective.metric: can't be swept"),
         (["seed="], "seed=: has no value. Fix: write seed=VALUE, or several: seed=1,2,3"),
         (["sweep=optuna", "objective.metric=pass@1", "first.lr=interval(0.1,0.2)"], "no stage of this pipeline"),
     ],
@@ -227,3 +231,15 @@ def test_a_report_of_something_that_is_not_there_names_the_sweeps_that_are(r1flo
     assert done.returncode == 2
     assert done.stderr.startswith("runs: no such run or sweep (got 'nosuch'). Fix: ")
     assert f"sweeps: {sweep}" in done.stderr
+
+
+def test_each_pipeline_that_is_swept_has_a_run_of_the_sweep_in_its_experiment(tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr("flows.sweep.track.build", lambda node, allow: told.append)
+    record = SweepRecord(tmp_path, "digest", [{"overrides": "pipeline=a", "state": "done"}])
+    tracking = SweepTracking({"tracking": {"_target_": "x.y"}}, ["a", "b"], record)
+    tracking.begin()
+    tracking.end({"objective": None, "arms": []}, "done")
+    assert [(event["pipeline"], event["state"]) for event in told] == [
+        ("a", "running"), ("b", "running"), ("a", "done"), ("b", "done"),
+    ]  # fmt: skip

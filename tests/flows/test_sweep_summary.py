@@ -1,6 +1,9 @@
 """What is said of a sweep's arms, from runs made up by hand."""
 
+import io
+
 import pytest
+from rich.console import Console
 
 from components.evaluation.page.sweep_view import render_sweep
 from flows.errors import BadInput
@@ -147,7 +150,9 @@ def test_arms_that_are_level_have_no_trade_off_on_the_console_as_on_the_page(tmp
 
 
 def test_an_arm_that_ties_with_another_on_the_front_says_so_on_the_console_as_on_the_page(tmp_path):
-    found = summarise([arm(label, [a, a + 0.1], [n, n]) for label, a, n in (("a", 0.5, 20), ("b", 0.5, 20), ("c", 0.6, 30))])
+    found = summarise(
+        [arm(label, [a, a + 0.1], [n, n]) for label, a, n in (("a", 0.5, 20), ("b", 0.5, 20), ("c", 0.6, 30))]
+    )
     cells, _ = told(found)
     assert [cell.partition("\n")[0] for cell in cells[1]] == [
         "on the front, level with b", "on the front, level with a", "on the front",
@@ -155,3 +160,12 @@ def test_an_arm_that_ties_with_another_on_the_front_says_so_on_the_console_as_on
     page = render_sweep(found, [], title="t", home=tmp_path)
     assert "<td>on the front, level with b</td><td>100 %</td>" in page
     assert "odds 100 %" in cells[1][0]
+
+
+def test_brackets_in_a_label_are_shown_as_they_are():
+    labels = ["tags=[a,b]", "tags=[/x]", "tags=[bold]"]
+    found = summarise([arm(label, [0.5, 0.6], [20 + i, 20]) for i, label in enumerate(labels)])
+    console = Console(file=io.StringIO(), width=300)
+    for table in console_tables(found):
+        console.print(table)
+    assert all(label in console.file.getvalue() for label in labels)

@@ -19,7 +19,12 @@ PATIENCE_S = 240.0
 
 def start_server(folder, port):
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    command += ["--backend-store-uri", f"sqlite:///{folder}/server.db", "--artifacts-destination", str(folder / "files")]
+    command += [
+        "--backend-store-uri",
+        f"sqlite:///{folder}/server.db",
+        "--artifacts-destination",
+        str(folder / "files"),
+    ]
     environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "DO_NOT_TRACK": "true"}
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     server = subprocess.Popen(command, start_new_session=True, env=environment, **quiet)
@@ -65,7 +70,10 @@ def test_the_gap_that_an_outage_left_is_filled_by_the_next_run_that_builds_or_by
         client = MlflowClient(uri)
         options = {"cwd": tmp_path, "env": environment, "text": True}
         first = subprocess.Popen(
-            [*command, f"rl.steps={STEPS}", "rl.seconds=1.0"], **options, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+            [*command, f"rl.steps={STEPS}", "rl.seconds=1.0"],
+            **options,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
         )
         deadline = time.monotonic() + PATIENCE_S
         while not any(steps for _, steps in curves(client).values()) and time.monotonic() < deadline:

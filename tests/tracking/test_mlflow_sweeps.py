@@ -181,7 +181,9 @@ def test_a_tracking_server_gets_all_of_it_and_models_with_their_lineage(tmp_path
         from mlflow.tracking import MlflowClient
 
         client = MlflowClient()
-        rl = below(client, below(client, runs_of(client)["sweep s-1"]) and runs_of(client)["reward.weights.w=0.1 seed=1"])["rl_1"]
+        rl = below(
+            client, below(client, runs_of(client)["sweep s-1"]) and runs_of(client)["reward.weights.w=0.1 seed=1"]
+        )["rl_1"]
         assert len(traces(client, rl)) == 3
         versions = client.search_model_versions("name = 'r1.rl_1'")
         assert sorted(v.tags["run"] for v in versions) == ["r-1", "r-2"]
