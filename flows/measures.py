@@ -1,8 +1,8 @@
 """Which figures a run will have, before it runs: what its stages say they measure, against what its objective names.
 
 A stage says so by a function ``<name>_measures`` next to it, of its settings and, if it takes them, of its inputs
-(input name → ``measures`` and ``inputs`` of the stage that it comes from). It returns names; ``reward/*`` stands for all
-that match, and ``*`` says that there may be any others. A stage without such a function doesn't say.
+(input name → ``measures`` and ``inputs`` of the stage that it comes from). It returns names; ``reward/*`` stands for
+all that match, and ``*`` says that there may be any others. A stage without such a function doesn't say.
 """
 
 from __future__ import annotations
