@@ -10,11 +10,9 @@ import contextlib
 import gc
 import importlib
 import os
-import sys
-import sysconfig
-from pathlib import Path
 
 import flows.launch.loaded  # noqa: F401
+from flows.launch.marks import are_current, loaded_files, marks_of
 
 _SETTINGS = {"DO_NOT_TRACK": "true", "MLFLOW_DISABLE_TELEMETRY": "true"}  # read when the package is imported
 _PACKAGES = (
@@ -35,32 +33,15 @@ _TRACKING = (
 for _name, _value in _SETTINGS.items():
     os.environ.setdefault(_name, _value)
 for _name in (*_PACKAGES, *_TRACKING):
-    with contextlib.suppress(ImportError):
+    with contextlib.suppress(Exception):  # a package that is absent, or broken: whoever needs it will say so
         importlib.import_module(_name)
 
 
-def _marks() -> dict[str, tuple[int, int]]:
-    """Time and size of every file of ours that was loaded, and of the folders that hold installed packages."""
-    installed = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
-    files = {Path(file) for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
-    standard = Path(sysconfig.get_path("stdlib"))
-    ours = {file for file in files if not any(file.is_relative_to(place) for place in (*installed, standard))}
-    return {str(path): _mark(str(path)) for path in (*ours, *installed)}
-
-
-def _mark(path: str) -> tuple[int, int]:
-    try:
-        found = os.stat(path)
-        return found.st_mtime_ns, found.st_size
-    except OSError:
-        return 0, 0
-
-
-_loaded = _marks()
+_loaded = marks_of(loaded_files())
 gc.collect()
 gc.freeze()
 
 
 def is_current() -> bool:
-    """Whether a new process would load the same: no file that is in memory was edited, and nothing installed since."""
-    return all(_mark(path) == mark for path, mark in _loaded.items())
+    """Whether a new process would load the same."""
+    return are_current(_loaded)

@@ -87,6 +87,11 @@ def run_forked(
     process = context.Process(target=_become_arm, args=arguments, name="arm", daemon=False)
     try:
         process.start()
+    except (OSError, EOFError):  # what arms are forked from was killed
+        from flows.sweep.launch import run_arm
+
+        hold.close()
+        return run_arm(command, directory, environment, log, requests)
     finally:
         leash.close()
     passed_on = 0
