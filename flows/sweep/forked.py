@@ -60,7 +60,7 @@ class Forks:
 
     def end(self) -> None:
         """End the process arms were forked from, at once."""
-        server = multiprocessing.forkserver._forkserver  # type: ignore[attr-defined]
+        server: Any = multiprocessing.forkserver._forkserver  # type: ignore[attr-defined]
         if self._started and (pid := server._forkserver_pid) is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
