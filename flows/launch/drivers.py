@@ -30,6 +30,9 @@ _TRACKING = (
     *("mlflow.entities", "sqlalchemy.dialects.sqlite", "alembic.command"),
 )
 
+with contextlib.suppress(OSError):
+    os.setpgid(0, 0)  # a signal to the sweep's group is the sweep's business: it tells its arms
+
 for _name, _value in _SETTINGS.items():
     os.environ.setdefault(_name, _value)
 for _name in (*_PACKAGES, *_TRACKING):
