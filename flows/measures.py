@@ -104,6 +104,8 @@ def _remedy(metric: str, known: Mapping[str, Sequence[str]], prefix: str) -> str
     names = dict.fromkeys([*(name for name in (*own, *full) if name.startswith(prefix))] if prefix else own)
     near = get_close_matches(metric, names, n=3, cutoff=0.55)
     usual = [f"{prefix}{name}" for name in evaluated if f"{prefix}{name}" in names]
-    listed = ", ".join(usual or list(names)[:SHOWN]) or "nothing"
+    if not names:
+        return "let the stages say what they measure, by a function <name>_measures(settings) beside each"
+    listed = ", ".join(usual or list(names)[:SHOWN])
     question = f"did you mean {' or '.join(near)}? " if near else ""
     return f"{question}{'Evaluations measure' if usual else 'There are'} {listed}"
