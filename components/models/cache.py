@@ -80,17 +80,20 @@ class LeanCache:
             width = max(width, _aligned(used + max(_ROOM, used // 2)))
             self._capacity = max(rows, total), width
         block = self._prefill(prompts, _aligned(longest)) if longest else [()] * len(self._layers)
-        still = len(keep) == len(self._start) and used == self._next
+        # Columns stay where they are, mostly: then only rows that change places are copied.
+        places = torch.arange(len(keep), device=keep.device)
+        changed = (keep != places).nonzero()[:, 0] if used == self._next else places
+        source = keep[changed]
         for i, fresh in enumerate(block):
             for j, store in enumerate((self._keys, self._values)):
                 whole = store[i]
-                moved = None if still else whole[:, :, low : self._next].index_select(0, keep)
                 if whole.shape[0] < self._capacity[0] or whole.shape[2] < self._capacity[1]:
-                    if moved is None:
-                        moved = whole[keep, :, low : self._next]
+                    moved = whole[:, :, low : self._next].index_select(0, keep)
                     whole = store[i] = self._like.new_zeros(self._capacity[0], self._kv, self._capacity[1], self._dim)
-                if moved is not None:
                     whole[: len(keep), :, used - kept : used] = moved
+                elif len(changed):
+                    moved = whole[:, :, low : self._next].index_select(0, source)
+                    whole[:, :, used - kept : used].index_copy_(0, changed, moved)
                 if fresh:
                     part = fresh[j].repeat_interleave(repeats, 0)[:, :, -longest:]
                     whole[len(keep) : total, :, used - longest : used] = part

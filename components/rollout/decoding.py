@@ -104,6 +104,8 @@ class Run:
             sequence += [self.total] * missing
         elif missing:
             keep = torch.cat([keep, (~self.alive).nonzero()[:missing, 0]])
+        if not admitted:
+            keep = _fill_holes(keep)
         self.cache.rebuild(keep, [job.request.tokens[:-1] for job in admitted], copies)
         repeats = torch.tensor(copies, dtype=torch.long, device=self.device)
         prompts = [job.request.tokens for job in admitted]
@@ -229,3 +231,11 @@ class Run:
 
     def _new(self, *shape: int) -> Tensor:
         return torch.zeros(*shape, dtype=torch.long, device=self.device)
+
+
+def _fill_holes(keep: Tensor) -> Tensor:
+    """The same rows in an order in which as many as can be stay where they are: the last ones fill the gaps."""
+    places = torch.arange(len(keep), device=keep.device)
+    stays = keep < len(keep)
+    holes = torch.ones_like(places, dtype=torch.bool).index_fill_(0, keep[stays], False)
+    return places.masked_scatter(holes, keep[~stays])

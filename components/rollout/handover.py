@@ -31,18 +31,23 @@ class Handover:
 
     A stop string that is a single added token of the tokenizer stops at that id; any other stops where the decoded
     text of the policy's turn first contains it, at the end of the token that completes it.
+
+    Attributes:
+        exact: ids that stop by themselves.
+        spelled: stop strings that are found in the text.
+        candidates: ids that may complete a stop.
     """
 
     def __init__(self, tokenizer: Any, environment: Any, vocabulary: int) -> None:
         self._tokenizer, self._environment = tokenizer, environment
         self._added = {token.content: i for i, token in tokenizer.added_tokens_decoder.items()}
-        self._exact = {self._added[stop] for stop in environment.stop if stop in self._added}
-        self._spelled = tuple(stop for stop in environment.stop if stop not in self._added)
-        if "" in self._spelled:
+        self.exact = {self._added[stop] for stop in environment.stop if stop in self._added}
+        self.spelled = tuple(stop for stop in environment.stop if stop not in self._added)
+        if "" in self.spelled:
             raise ValueError(f"{type(environment).__name__}.stop contains an empty string")
-        self.candidates = set(self._exact)  # ids that may complete a stop
-        if self._spelled:
-            last = {stop[-1] for stop in self._spelled} | {"\ufffd"}  # part of a character decodes to U+FFFD
+        self.candidates = set(self.exact)
+        if self.spelled:
+            last = {stop[-1] for stop in self.spelled} | {"\ufffd"}  # part of a character decodes to U+FFFD
             size = min(vocabulary, len(tokenizer))
             self.candidates |= {i for i in range(size) if last & set(self.decode([i]))}
         self._around = [self._encode(part) for part in environment.wrapper]
@@ -54,11 +59,11 @@ class Handover:
 
     def stops(self, turn: list[int]) -> bool:
         """Whether the last of the policy's tokens since the last observation completes a stop string."""
-        if turn[-1] in self._exact:
+        if turn[-1] in self.exact:
             return True
         if turn[-1] not in self.candidates:
             return False
-        for stop in self._spelled:
+        for stop in self.spelled:
             tail = turn[-(len(stop.encode()) + 1) :]  # a token holds at least one byte
             if stop in self.decode(tail) and stop not in self.decode(tail[:-1]):
                 return True
