@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-Finish = Literal["stop", "length", "failed"]
+Finish = Literal["stop", "length", "timeout", "failed"]
 Outcome = Literal["scored", "abstained", "failed"]
 
 
@@ -74,9 +74,12 @@ class Rollout:
         action_mask: True where the policy produced the token; same length as ``tokens``.
         logp_behavior: log-probability (nats) under the sampling policy; 0.0 where ``action_mask`` is False.
         response: template prefill + decoded ``tokens`` without the terminator ("<think>…</answer>").
-        finish: "stop" (the policy ended), "length" (cut at the token limit), "failed" (the environment broke).
+        finish: "stop" (the policy ended), "length" (cut at the token limit), "timeout" (the environment did not answer
+            in time), "failed" (the environment broke).
         policy_version: optimiser step of the weights that sampled it.
         info: counters from the environment (tool calls, invalid calls, …).
+        turn_rewards: the environment's rewards of the policy's turns, in their order.
+        state: what the episode left behind (JSON values), for rewards that judge it.
     """
 
     task_id: str
@@ -88,6 +91,8 @@ class Rollout:
     finish: Finish
     policy_version: int = 0
     info: Mapping[str, float] = field(default_factory=dict)
+    turn_rewards: tuple[float, ...] = ()
+    state: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,4 +73,6 @@ def _rollout(
         finish=completion.finish,
         policy_version=version,
         info=completion.info,
+        turn_rewards=completion.turn_rewards,
+        state=completion.state,
     )
