@@ -17,12 +17,14 @@ class Step:
         observation: text put between the environment's ``wrapper`` and appended; several (of parallel calls) one after
             the other; None appends nothing.
         done: the episode ends here, after the observation if there is one.
+        cut: it ends because a limit is reached: as "length", not as "stop".
         info: counters, added up over the episode into the rollout's ``info``.
         reward: of this turn alone, for turn-level credit; kept per turn in the rollout's ``turn_rewards``.
     """
 
     observation: str | tuple[str, ...] | None = None
     done: bool = False
+    cut: bool = False
     info: Mapping[str, float] = field(default_factory=dict)
     reward: float = 0.0
 
@@ -66,8 +68,9 @@ class Environment(Protocol):
         overflow ("stop"): what becomes of an observation that does not fit into what is left of the token limit: "stop"
             ends the rollout as "length", "shorten" cuts the observation so that ``reserve`` tokens are left.
         reserve (64): see ``overflow``.
-        schemas (()): JSON schemas of the tools, for the prompt of a ``chat`` environment.
-        manual (""): how to use them, for a chat template that has no place for schemas.
+
+    A ``chat`` environment has ``schemas(task)``, the JSON schemas of the tools that the task offers, and
+    ``manual(task)``, how to call them, for a chat template that has no place for schemas.
 
     An episode may have ``close()``, called once at its end, however it ended.
     """

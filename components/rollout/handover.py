@@ -144,6 +144,8 @@ class Handover:
         if added or step.done:
             turn.rewards.append(turn.owed)
             turn.owed = 0.0
+        if step.done and step.cut:
+            turn.finish = "length"
         turn.begin = length + len(added)
         return added, step.done, step.observation is not None
 
