@@ -60,17 +60,24 @@ class Policy:
 
 
 def with_tools(tokenizer: Any, task: Task, environment: Any) -> Any:
-    """A task's prompt with the tools that it offers: where the chat template puts them, else in a system message."""
+    """A task's prompt with the tools that it offers.
+
+    They stand where the chat template puts them, else in a system message, and before the first message of a template
+    that takes none.
+    """
     schemas = environment.schemas(task)
     if not schemas:
         return render(tokenizer, task.messages)
     if shows_tools(tokenizer):
         return render(tokenizer, task.messages, schemas)
     first, *rest = task.messages
-    system = [first.content] if first.role == "system" else []
-    rest = rest if system else [first, *rest]
-    manual = Message("system", "\n\n".join([*system, environment.manual(task)]))
-    return render(tokenizer, [manual, *rest])
+    manual = environment.manual(task)
+    if first.role == "system":
+        return render(tokenizer, [Message("system", f"{first.content}\n\n{manual}"), *rest])
+    try:
+        return render(tokenizer, [Message("system", manual), first, *rest])
+    except ValueError:
+        return render(tokenizer, [Message(first.role, f"{manual}\n\n{first.content}"), *rest])
 
 
 def load_policy(inputs: Inputs, engine: Callable[..., Any], source: str = "model") -> Policy:
