@@ -1,3 +1,4 @@
+# ruff: noqa: E501 – templates
 """Policies and templates for multi-turn tests: a random model that now and then writes a whole tool call."""
 
 import torch

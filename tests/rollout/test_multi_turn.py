@@ -68,7 +68,7 @@ def rollouts(setting, limit, samples, seed, overflow="stop"):
 @settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10**6), limit=st.integers(20, 160), overflow=st.sampled_from(["stop", "shorten"]))
 def test_tokens_mask_and_log_probabilities_are_exactly_the_policys(setting, seed, limit, overflow):
-    """The batch's tokens are those sampled and fed, its mask what the policy wrote, its log-probabilities the model's."""
+    """The batch holds the tokens that were sampled and fed, masks what the policy did not write, and its log-probs."""
     _, tokenizer, decoder, environment = setting
     tasks, groups = rollouts(setting, limit, 3, seed, overflow)
     scored = [Group(t, g, (Score(1.0),) * len(g)) for t, g in zip(tasks, groups, strict=True)]
@@ -117,7 +117,7 @@ def test_episodes_have_turns_calls_and_ends_of_their_own(setting):
 
 def test_what_a_tool_says_opens_no_turn(setting):
     """Every control token outside the policy's words is the template's own."""
-    kind, tokenizer, _, environment = setting
+    _, tokenizer, _, environment = setting
     handover = Handover(tokenizer, environment, len(tokenizer), [tokenizer.eos_token_id])
     added = set(tokenizer.added_tokens_decoder)
     plain = [t for t in handover.observation("4") if t in added]

@@ -14,10 +14,10 @@ import torch
 
 from components.environments.protocol import Step
 from components.models.decoder import make_decoder
-from tests.rollout.agents import make_tokenizer
 from components.rollout.protocol import Request
 from components.rollout.sampling import Sampling
 from components.rollout.torch_engine import TorchEngine
+from tests.rollout.agents import make_tokenizer
 
 
 class Sleeper:
