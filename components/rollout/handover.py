@@ -163,8 +163,9 @@ class Handover:
                 turn.episode = self._environment.reset(task)
             return dict(turn.episode.state())
         finally:
-            if hasattr(turn.episode, "close"):
-                turn.episode.close()
+            close = getattr(turn.episode, "close", None)
+            if close is not None:
+                close()
 
     def finish(self, task: Any, turn: Turn, state: Any) -> None:
         """Note what `end` gave or raised."""

@@ -254,7 +254,7 @@ def _hear(pipes: Mapping[str, int], most: Mapping[str, int], seconds: float) -> 
     return {name: bytes(data) for name, data in heard.items()}
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[Any]) -> None:
     """With it ends its namespace, and with that whatever it started."""
     try:
         process.wait(timeout=0.2)
