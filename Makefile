@@ -25,8 +25,10 @@ lint: $(VENV)/.dev
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-bench: $(VENV)/.dev
+bench: $(VENV)/.dev  ## everything measured, against the baseline: tests/bench/speed/figures.md
 	$(BIN)/python -m pytest tests/bench -m "" -s $(ARGS)
+	$(BIN)/python tests/bench/speed measure --out artifacts/bench.json
+	$(BIN)/python tests/bench/speed check artifacts/bench.json
 
 clean:  ## everything a run wrote
 	find artifacts -mindepth 1 -not -name README.md -delete

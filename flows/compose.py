@@ -149,7 +149,7 @@ def _plain(cfg: Any, *, resolve: bool) -> dict[str, Any]:
 def _check_options(choosing: Sequence[Override], groups: Groups) -> None:
     problems = []
     for o in choosing:
-        if o.value is not None and not o.is_sweep and o.plain not in (None, "null"):
+        if o.value is not None and not o.is_sweep and o.plain is not None:
             problems.append(groups.check(o.key, str(o.plain), COMMAND_LINE, o.key))
     if found := [p for p in problems if p is not None]:
         raise BadInput(found)

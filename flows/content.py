@@ -16,10 +16,11 @@ from typing import Any
 from flows.annotations import CONTENT
 from flows.build import build
 from flows.checks import supply_problems
-from flows.errors import BadInput, Problem
+from flows.errors import BadInput, Problem, data_problems
 from flows.modules import Definition, look_up
 from flows.signature import split_target
 from flows.stage import StageSpec
+from flows.supply import gold_problems, prompt_problems, verifier_problems
 
 _METHODS = frozenset({"fingerprint", "contents"})
 Contents = Mapping[str, int]
@@ -33,15 +34,23 @@ class _Found:
     contents: Contents | None = None
 
 
+@dataclass(frozen=True)
+class _Wrong:
+    """What one component finds wrong with what it reads, and how many things beside them."""
+
+    problems: Sequence[Problem]
+    more: int
+
+
 def with_content(specs: Sequence[StageSpec], allow: Sequence[str]) -> list[StageSpec]:
     """The stages with the fingerprint of what they read from outside in their settings.
 
     Raises: BadInput with what a component finds wrong with its data, or a stage with what it is to be given.
     """
-    known: dict[str, _Found | Problem] = {}
+    known: dict[str, _Found | _Wrong] = {}
     marked = [replace(spec, settings=_marked(spec.settings, spec.name, allow, known)) for spec in specs]
-    if problems := [found for found in known.values() if isinstance(found, Problem)]:
-        raise BadInput(problems)
+    if wrong := [found for found in known.values() if isinstance(found, _Wrong)]:
+        raise BadInput([problem for found in wrong for problem in found.problems], sum(found.more for found in wrong))
     held = {spec.name: _contents(spec.settings, known) for spec in specs}
     lacking = []
     for spec in specs:
@@ -49,6 +58,8 @@ def with_content(specs: Sequence[StageSpec], allow: Sequence[str]) -> list[Stage
         given |= held[spec.name]
         if given:
             lacking += supply_problems(f"stage {spec.name}", spec.target, spec.settings, spec.inputs, given)
+    lacking += verifier_problems(specs, held)
+    lacking += [] if lacking else [*prompt_problems(specs, held, allow), *gold_problems(specs, allow)]
     if lacking:
         raise BadInput(lacking)
     return marked
@@ -73,13 +84,13 @@ def changed_source(spec: StageSpec, allow: Sequence[str]) -> str:
     return ""
 
 
-def _contents(settings: Mapping[str, Any], known: Mapping[str, _Found | Problem]) -> dict[str, Contents]:
+def _contents(settings: Mapping[str, Any], known: Mapping[str, _Found | _Wrong]) -> dict[str, Contents]:
     """By setting of a stage: what the component it names can give."""
     found = {name: known.get(repr(value)) for name, value in settings.items()}
     return {name: f.contents for name, f in found.items() if isinstance(f, _Found) and f.contents is not None}
 
 
-def _marked(value: Any, where: str, allow: Sequence[str], known: dict[str, _Found | Problem]) -> Any:
+def _marked(value: Any, where: str, allow: Sequence[str], known: dict[str, _Found | _Wrong]) -> Any:
     if isinstance(value, list | tuple):
         return [_marked(item, f"{where}.{i}", allow, known) for i, item in enumerate(value)]
     if not isinstance(value, Mapping):
@@ -99,7 +110,7 @@ def _reads(target: str) -> bool:
     return any(isinstance(item, ast.FunctionDef) and item.name in _METHODS for item in body)
 
 
-def _read(node: Mapping[str, Any], where: str, allow: Sequence[str]) -> _Found | Problem:
+def _read(node: Mapping[str, Any], where: str, allow: Sequence[str]) -> _Found | _Wrong:
     stage, _, key = where.partition(".")
     try:
         component = build(node, allow=allow)
@@ -111,4 +122,4 @@ def _read(node: Mapping[str, Any], where: str, allow: Sequence[str]) -> _Found |
                 component.check()
         return _Found(component.fingerprint() if hasattr(component, "fingerprint") else None, contents)
     except (ValueError, OSError) as error:
-        return Problem(f"stage {stage}", key, str(error))
+        return _Wrong(*data_problems(error, f"stage {stage}", key))

@@ -9,8 +9,9 @@ from typing import Any
 
 from flows.build import ALLOWED, build
 from flows.compose import compose
-from flows.errors import BadInput, Problem
+from flows.errors import BadInput, data_problems
 from flows.preflight import check_node
+from flows.supply import failing_golds
 
 CONTRACT = """\
 One JSON object per line, UTF-8 (.jsonl, .gz; CSV, TSV and Parquet likewise). Only a prompt is required:
@@ -57,20 +58,18 @@ def check_data(options: argparse.Namespace, console: Any) -> int:
     if problems:
         raise BadInput(problems)
     try:
-        corpus, report = Cleaning()(build(settings, allow=allow).load(0))
+        source = build(settings, allow=allow)
+        corpus, report = Cleaning()(source.load(0))
     except (ValueError, OSError) as error:
-        raise BadInput([_problem(line) for line in str(error).splitlines()]) from error
+        raise BadInput(*data_problems(error, "data")) from error
+    if hasattr(source, "golds"):
+        judge = {"_target_": "components.rewards.code.Code", "sandbox": config.root["sandbox"]}
+        if failing := list(failing_golds(source, judge, allow, limit=None)):
+            raise BadInput(failing)
     console.print(f"{options.file}: usable", markup=False)
     for line in _told(corpus, report):
         console.print(f"  {line}", markup=False)
     return 0
-
-
-def _problem(line: str) -> Problem:
-    """Of a line ``file:17 answer: what is wrong. Fix: what to do``."""
-    text, _, fix = line.partition(" Fix: ")
-    place, colon, problem = text.partition(": ")
-    return Problem(place if colon else "data", "", (problem or text).removesuffix("."), fix=fix)
 
 
 def _told(corpus: Any, report: Any) -> list[str]:
@@ -87,6 +86,8 @@ def _told(corpus: Any, report: Any) -> list[str]:
         f"prompts   the longest has {longest:,} characters",
     ]
     lines += [f"dropped   {reason}: {sum(by.values())}" for reason, by in report["dropped"].items()]
+    if overlapping := report["overlapping"]:
+        lines.append(f"note      in the evaluation too: {', '.join(overlapping[:20])}")
     if n := report["noted"]["prompts_with_special_tokens"]:
         lines.append(f"note      {n} prompts hold tags or special tokens; they are taken as plain text")
     return lines + [f"note      {note}" for note in corpus.notes]

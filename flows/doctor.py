@@ -59,7 +59,7 @@ def stage_files(artifacts: Path, record: Mapping[str, Any]) -> list[StageFiles]:
             path = newest.get(name)
         if path is not None and path.is_dir():
             failure = f"{stage.get('why', '')}\n{stage.get('details', '')}" if stage["state"] == "failed" else ""
-            found.append(StageFiles(name, path, dict(stage["inputs"]), stage["settings"], failure))
+            found.append(StageFiles(name, path, dict(stage.get("inputs", {})), stage.get("settings", {}), failure))
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from flows.redact import redact
 
 SHOWN = 20
 _NOTHING: Any = object()
+_MORE = re.compile(r"… and (\d+) more\.?")
 
 
 @dataclass(frozen=True)
@@ -42,16 +44,36 @@ class Problem:
 class BadInput(Exception):
     """Nothing was run, because the input can't work. The command line ends with exit code 2 and no traceback."""
 
-    def __init__(self, problems: Iterable[Problem] | Problem) -> None:
+    def __init__(self, problems: Iterable[Problem] | Problem, more: int = 0) -> None:
         self.problems: Sequence[Problem] = [problems] if isinstance(problems, Problem) else list(problems)
+        self.more = more  # found, and not among ``problems``
         super().__init__("\n".join(map(str, self.problems)))
 
     def lines(self) -> list[str]:
         """The first `SHOWN` problems, and how many more there are."""
         lines = [str(problem) for problem in self.problems[:SHOWN]]
-        if (more := len(self.problems) - SHOWN) > 0:
+        if (more := max(0, len(self.problems) - SHOWN) + self.more) > 0:
             lines.append(f"… and {more} more.")
         return lines
+
+
+def data_problems(error: Exception, where: str, key: str = "") -> tuple[list[Problem], int]:
+    """What a source says of its data, lines ``FILE:17 answer: what is wrong. Fix: what to do``, and how many more.
+
+    Args:
+        where, key: of a line that names no place in the data.
+    """
+    problems, more = [], 0
+    for line in str(error).splitlines():
+        if found := _MORE.fullmatch(line):
+            more += int(found[1])
+            continue
+        text, _, fix = line.partition(" Fix: ")
+        place, colon, problem = text.partition(": ")
+        placed = bool(colon) and " " in place
+        told = (problem if placed else text).removesuffix(".")
+        problems.append(Problem(place if placed else where, "" if placed else key, told, fix=fix.removesuffix(".")))
+    return problems, more
 
 
 def errors(problems: Iterable[Problem]) -> list[Problem]:

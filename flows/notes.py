@@ -29,7 +29,7 @@ def notes(config: Config, specs: Sequence[StageSpec]) -> Iterator[str]:
 
 def unused_choices(config: Config) -> list[str]:
     """Overrides that reach nothing: the group they set is used by no stage of this pipeline."""
-    for_the_run = {"pipeline", "experiment", "launcher", "tracking", "hydra"}
+    for_the_run = {"pipeline", "experiment", "launcher", "tracking", "sweep", "hydra"}
     used = set().union(*config.references.values()) | for_the_run
     touched = {text.lstrip("+~").partition("=")[0].split(".")[0].split("@")[0] for text in config.overrides}
     return sorted(key for key in touched if key in config.groups and key not in used)

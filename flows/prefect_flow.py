@@ -7,14 +7,14 @@ Imported by `flows.prefect_recorder` only, once the environment says which serve
 from __future__ import annotations
 
 import json
+import logging
 import socket
-from collections.abc import Iterator, Mapping
-from concurrent.futures import Future
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from prefect import flow, get_run_logger, tags, task
-from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter
@@ -24,23 +24,43 @@ from prefect.states import Cancelled, Completed, Crashed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 from prefect.utilities.urls import url_for
 
-from components.tracking.events import numbers
 from flows.launch.events import Emit, Event
+from flows.prefect_artifacts import Progress, describe_run, describe_stage, one_line
 
 _ENDS = {"reused", "done", "failed", "skipped", "interrupted"}
-_KILLED = {"state": "killed"}
+_KILLED = {"event": "stage", "state": "killed"}
 
 
 @task(task_run_name="{stage}", cache_policy=NO_CACHE, persist_result=False)  # the store decides what is reused
-def stage_task(stage: str, end: Future[Event]) -> State:
+def stage_task(stage: str, events: SimpleQueue[Event]) -> State:
     """One stage, from the driver's first word of it to its last; a reused stage shows as Cached."""
-    event = end.result()
+    logger, progress = get_run_logger(), Progress(stage)
+    while True:
+        event = events.get()
+        match event["event"]:
+            case "say" | "finding":
+                level = (
+                    logging.WARNING if event.get("level") == "warning" or event["event"] == "finding" else logging.INFO
+                )
+                logger.log(level, "%s", event["text"])
+            case "progress":
+                progress.update(event)
+            case "metrics":
+                logger.info("step %s: %s", event["step"], one_line(event["values"]))
+            case "stage" if event["state"] in ("building", "resumed"):
+                logger.info("%s", event.get("why") or event["state"])
+            case "stage" if event["state"] in _ENDS or event is _KILLED:
+                return _end(stage, event, progress)
+
+
+def _end(stage: str, event: Event, progress: Progress) -> State:
     artifact = event.get("artifact") or {}
     match event["state"]:
         case "reused":
             return Completed(name="Cached", message=artifact["key"], data=artifact)
         case "done":
-            _describe(stage, event)
+            progress.finish()
+            describe_stage(stage, event)
             return Completed(message=f"built in {event['wall_s']:.1f} s", data=artifact)
         case "failed":
             return Failed(message=event["why"])
@@ -62,7 +82,7 @@ def follow(run: str, driver: int, events: Iterator[Event], tell: Emit, records: 
     first = next((event for event in events if event["event"] == "run"), None)
     if first is None:
         return  # it ended before it began
-    parents = {stage["stage"]: set(stage["inputs"].values()) for stage in first["stages"]}
+    parents = parents_of(first)
 
     @flow(  # pyright: ignore[reportCallIssue]
         name="r1flow",
@@ -72,7 +92,7 @@ def follow(run: str, driver: int, events: Iterator[Event], tell: Emit, records: 
     )
     def pipeline() -> State:
         tell({"url": url_for("flow-run", flow_run.id)})
-        return _mirror(parents, events)
+        return mirror(parents, events)
 
     host = f"host:{socket.gethostname()}"
     _close_abandoned(host, records)
@@ -80,31 +100,40 @@ def follow(run: str, driver: int, events: Iterator[Event], tell: Emit, records: 
         pipeline(return_state=True)  # pyright: ignore[reportCallIssue]
 
 
-def _mirror(parents: Mapping[str, set[str]], events: Iterator[Event]) -> State:
-    """Start a task when its stage starts and end it when the stage ends; the state of the run."""
+def parents_of(first: Event) -> dict[str, set[str]]:
+    """Stage → stages it takes inputs from, from the event a run begins with."""
+    return {stage["stage"]: set(stage["inputs"].values()) for stage in first["stages"]}
+
+
+def mirror(parents: Mapping[str, set[str]], events: Iterable[Event]) -> State:
+    """Start a task when a stage is first heard of and end it when the stage ends; the state of the run."""
     logger = get_run_logger()
-    ends: dict[str, Future[Event]] = {}
+    told: dict[str, SimpleQueue[Event]] = {}
     tasks: dict[str, Any] = {}
+    ended: dict[str, Event] = {}
     last: Event = _KILLED
     for event in events:
         stage = event.get("stage") or ""
-        if event["event"] == "say":
-            logger.info("%s%s", f"{stage}: " if stage else "", event["text"])
-        elif event["event"] == "run":
+        if event["event"] == "run":
             last = event
-        elif event["event"] == "stage":
-            if stage not in tasks and event["state"] != "interrupted":
-                ends[stage] = Future()
+        elif stage not in parents:
+            if event["event"] == "say":
+                logger.info("%s", event["text"])
+        elif stage not in ended:
+            if stage not in tasks and event.get("state") != "interrupted":
+                told[stage] = SimpleQueue()
                 upstream = [tasks[name] for name in parents[stage] if name in tasks]
                 named: Any = stage_task.with_options(name=stage)
-                tasks[stage] = named.submit(stage, ends[stage], wait_for=upstream)
-            if event["state"] in _ENDS and stage in ends:
-                ends[stage].set_result(event)
-    for end in ends.values():
-        if not end.done():
-            end.set_result(_KILLED)
+                tasks[stage] = named.submit(stage, told[stage], wait_for=upstream)
+            if stage in told:
+                told[stage].put(event)
+            if event["event"] == "stage" and event["state"] in _ENDS:
+                ended[stage] = event
+    for stage in told.keys() - ended.keys():
+        told[stage].put(_KILLED)
     for each in tasks.values():
         each.wait()
+    describe_run(ended)
     match last["state"]:
         case "done":
             return Completed(message="every stage has its artifact")
@@ -114,17 +143,6 @@ def _mirror(parents: Mapping[str, set[str]], events: Iterator[Event]) -> State:
             return Cancelled(name="Interrupted", message="the same command goes on at the last checkpoints")
         case _:
             return Crashed(message="the run was killed")
-
-
-def _describe(stage: str, event: Event) -> None:
-    """A stage's place and metrics as an artifact in Prefect's pages."""
-    rows = "".join(f"| {name} | {value:.4g} |\n" for name, value in numbers(event.get("metrics", {})).items())
-    table = f"\n| metric | value |\n|---|---|\n{rows}" if rows else ""
-    create_markdown_artifact(
-        key=stage.lower().replace("_", "-").replace(".", "-"),
-        description=f"Stage {stage}",
-        markdown=f"{event['wall_s']:.1f} s, `{event['artifact']['path']}`\n{table}",
-    )
 
 
 def _close_abandoned(host: str, records: Path) -> None:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from flows.launch.events import Emit, Event, Fanout
 from flows.prefect_server import configured_api_url
 from flows.redact import redact
 
-_PASSED_ON = {"run", "stage", "say"}
+_PASSED_ON = {"run": 0.0, "stage": 0.0, "say": 0.0, "finding": 0.0, "progress": 2.0, "metrics": 5.0}  # kind → every s
 
 
 @contextlib.contextmanager
@@ -45,6 +46,7 @@ class PrefectListener:
     def __init__(self, home: Path, run: str, say: Emit) -> None:
         home = home.resolve()
         home.mkdir(parents=True, exist_ok=True)
+        self._passed_on: dict[tuple[str, Any], float] = {}
         self._say, self._failed, self._closed, self._connected = say, False, False, False
         root = str(Path(__file__).parents[1])
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
@@ -67,7 +69,7 @@ class PrefectListener:
 
     def __call__(self, event: Event) -> None:
         """Pass one event on; what the process cannot take at once is given up, with all that follows."""
-        if event["event"] not in _PASSED_ON or self._failed or self._closed:
+        if self._failed or self._closed or not self._due(event):
             return
         line = json.dumps({**event, "details": ""}, default=str).encode() + b"\n"
         assert self._process.stdin is not None
@@ -76,6 +78,16 @@ class PrefectListener:
                 raise BlockingIOError
         except OSError:
             self._fail("it stopped taking events")
+
+    def _due(self, event: Event) -> bool:
+        """Whether to pass it on: of what comes often, one every few seconds and stage is enough to look at."""
+        if (every_s := _PASSED_ON.get(event["event"])) is None:
+            return False
+        key, now = (event["event"], event.get("stage")), time.monotonic()
+        if every_s and now - self._passed_on.get(key, float("-inf")) < every_s:
+            return False
+        self._passed_on[key] = now
+        return True
 
     def close(self, limit_s: float = 5.0) -> None:
         """End of the run. What is not recorded within ``limit_s`` is left to the process, which goes on by itself."""

@@ -19,7 +19,7 @@ PRIVATE = {
     "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
 }
 # Nothing here uses them, and they keep an idle server busy.
-_SERVICES_OFF = ("SCHEDULER", "LATE_RUNS", "TRIGGERS", "FOREMAN", "PAUSE_EXPIRATIONS", "CANCELLATION_CLEANUP")
+_SERVICES_OFF = ("LATE_RUNS", "TRIGGERS", "FOREMAN", "PAUSE_EXPIRATIONS", "CANCELLATION_CLEANUP")
 
 
 def configured_api_url(environment: Mapping[str, str] = os.environ) -> str | None:
@@ -69,3 +69,19 @@ def wait_for_prefect(api_url: str, *, home: Path | None = None, server: Server |
     log = home / "server.log" if home and server else None
     limit_s = START_LIMIT_S if server is not None else THEIRS_LIMIT_S
     wait_until_it_answers(f"{api_url}/health", server=server, log=log, limit_s=limit_s)
+
+
+def point_prefect_at_its_server(home: Path) -> str:
+    """Set this process's environment for the user's server, or for ours, started if need be; its pages' address.
+
+    Call it before Prefect is imported. Raises: ServerFailed.
+    """
+    if (url := configured_api_url()) is None:
+        server = ensure_prefect_server(home)
+        os.environ.update(client_environment(home, server))
+        wait_for_prefect(url := f"{server.url}/api", home=home, server=server)
+    else:
+        os.environ.update(PRIVATE)
+        if not url.startswith("https://api.prefect.cloud"):
+            wait_for_prefect(url)
+    return url.removesuffix("/api")

@@ -21,7 +21,8 @@ from flows.checks import component_problems, figure_problems
 from flows.errors import BadInput, Problem, did_you_mean, errors, short
 from flows.gate import MODES, gate_mode
 from flows.launch import make_launcher
-from flows.place import store_problems
+from flows.objective import read_objective
+from flows.place import newer_problems, store_problems
 from flows.signature import NoSuchTarget, Signature, read_signature
 from flows.stage import StageSpec
 from flows.values import canonical, type_problem
@@ -41,17 +42,21 @@ def preflight(
     *,
     allow: Sequence[str] = (),
     artifacts: Path | None = None,
+    to_read: bool = False,
     warn: Callable[[Problem], None] | None = None,
 ) -> list[StageSpec]:
     """The stages with their settings brought to their declared types (1 → 1.0), if nothing is wrong with them.
 
     Args:
+        to_read: nothing is going to be written to ``artifacts``.
         warn: is told each warning.
 
     Raises: BadInput with everything that is wrong; the same problem in several stages is told once.
     """
     allowed = (*ALLOWED, *allow)
-    problems = [*store_problems(artifacts)] if artifacts is not None else []
+    problems = []
+    if artifacts is not None:
+        problems = [*store_problems(artifacts, to_read=to_read)] or [*newer_problems(artifacts, specs)]
     checked = []
     for spec in specs:
         found, settings = _stage(spec, allowed)
@@ -89,6 +94,10 @@ def preflight_run(config: Config) -> None:
             Problem(where, "orchestrator", "no such orchestrator", got=name, fix=did_you_mean(str(name), ORCHESTRATORS))
         )
     problems += _cache_problems(root.get("cache"))
+    try:
+        read_objective(root.get("objective"))
+    except BadInput as error:
+        problems += error.problems
     try:
         gate_mode(root.get("gate", "warn"))
     except ValueError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import sys
@@ -15,8 +16,10 @@ from components.runtime import StageArtifact
 from flows.build import ALLOW_VARIABLE, ALLOWED, build, stage_specs
 from flows.compose import Config, compose
 from flows.content import with_content
-from flows.errors import Problem
+from flows.errors import BadInput, Problem
 from flows.notes import notes
+from flows.objective import read_objective
+from flows.place import room_problems
 from flows.preflight import preflight, preflight_run
 from flows.redact import redact
 from flows.stage import StageSpec, run_stage
@@ -46,8 +49,11 @@ class Prepared:
         return (self.config.root.get("cache") or {}).get("code") == "ignore"
 
 
-def prepare(overrides: Sequence[str], config_dir: Path | None = None) -> Prepared:
+def prepare(overrides: Sequence[str], config_dir: Path | None = None, *, to_plan: bool = False) -> Prepared:
     """Compose and check a run; nothing is built.
+
+    Args:
+        to_plan: nothing is going to be, so that artifacts need only be readable.
 
     Raises: BadInput.
     """
@@ -56,13 +62,37 @@ def prepare(overrides: Sequence[str], config_dir: Path | None = None) -> Prepare
     allow = tuple(config.root.get("allow") or ())
     warnings: list[Problem] = []
     artifacts = Path(config.root["artifacts"])
-    specs = preflight(stage_specs(config), allow=allow, artifacts=artifacts, warn=warnings.append)
-    specs = with_content(specs, (*ALLOWED, *allow))
-    return Prepared(config, specs, warnings)
+    specs = preflight(stage_specs(config), allow=allow, artifacts=artifacts, to_read=to_plan, warn=warnings.append)
+    prepared = Prepared(config, with_content(specs, (*ALLOWED, *allow)), warnings)
+    if not to_plan and (problems := [*room_problems(artifacts)]) and _builds_something(prepared):
+        raise BadInput(problems)
+    return prepared
 
 
-def run(overrides: Sequence[str], config_dir: Path | None = None, *, quiet: bool = False, sweep: str = "") -> int:
+def _builds_something(prepared: Prepared) -> bool:
+    from components.artifacts import ArtifactStore
+    from flows.plan import make_plan
+
+    store = ArtifactStore(prepared.artifacts / "cache")
+    plan = make_plan(prepared.specs, store, ignore_code=prepared.ignores_code)
+    return any(stage.state != "reused" for stage in plan)
+
+
+def run(
+    overrides: Sequence[str],
+    config_dir: Path | None = None,
+    *,
+    quiet: bool = False,
+    sweep: str = "",
+    as_json: bool = False,
+    listener: Listener | None = None,
+) -> int:
     """Run a pipeline; the exit code: 0, 1 if a stage failed or the gate stopped it, 130 or 143 if it was interrupted.
+
+    Args:
+        sweep: ``id/number`` of the sweep's run that this is.
+        as_json: write a line of JSON an event, the last with the objective (see `components.tracking.json_lines`).
+        listener: hears the events too.
 
     Raises: BadInput, before anything was built.
     """
@@ -73,6 +103,7 @@ def run(overrides: Sequence[str], config_dir: Path | None = None, *, quiet: bool
         print(f"note: {note}", file=sys.stderr)
     from components.artifacts import ArtifactStore
     from components.tracking.console import ConsoleView
+    from components.tracking.json_lines import JsonLines
     from components.tracking.jsonl import EventLog
     from flows.gate import Gate
     from flows.launch.events import Fanout
@@ -87,22 +118,28 @@ def run(overrides: Sequence[str], config_dir: Path | None = None, *, quiet: bool
     new = [spec for spec in prepared.specs if not (prepared.artifacts / "cache" / spec.name).is_dir()]
     if any("torchrun" in str(spec.launcher.get("_target_")) for spec in new):
         warm_up()  # something has to be built: torch is loaded while the trackers start
-    record = RunRecord.start(prepared.artifacts, prepared.config, prepared.specs, sweep)
+    try:
+        record = RunRecord.start(prepared.artifacts, prepared.config, prepared.specs, sweep)
+    except OSError as error:
+        raise BadInput(Problem("run", "", f"its record can't be made: {error.strerror or error}")) from error
     if (uri := os.environ.get("MLFLOW_TRACKING_URI")) and prepared.config.root.get("tracking"):
         record({"address": {"MLflow": redact(uri)}})
     store = ArtifactStore(prepared.artifacts / "cache", run=record.id)
-    state, code = "failed", 1
+    state, code, worth = "failed", 1, {}
+    signals = contextlib.ExitStack()
+    stop = signals.enter_context(Stop().installed())  # until the record is finished
     try:
         tracker = build(prepared.config.root.get("tracking") or None, allow=(*ALLOWED, *prepared.allow))
-        view = ConsoleView(quiet=quiet)
+        view = JsonLines() if as_json else ConsoleView(quiet=quiet)
         listeners = [record, view, EventLog(record.directory / "events.jsonl"), *([tracker] if tracker else [])]
         header = _header(prepared, record)
         with (
-            Stop().installed() as stop,
             Fanout([_told(listener, header) for listener in listeners]) as emit,
             _orchestrated(prepared, record.id, emit),
         ):
             emit.add(monitor := Monitor(prepared.specs, emit))
+            if listener is not None:
+                emit.add(listener)
             gate = Gate(prepared.specs, prepared.artifacts / "gate", prepared.config.root.get("gate"), emit, stop)
 
             def execute(spec: StageSpec, parents: Any, launch: Any, say: Any) -> StageArtifact:
@@ -121,9 +158,17 @@ def run(overrides: Sequence[str], config_dir: Path | None = None, *, quiet: bool
             )
             result = driver.run()
         state, code = result.state, result.exit_code
-        _summarise(record.content, view)
+        objective = read_objective(prepared.config.root.get("objective"))
+        worth = objective.of(record.content) if state == "done" else objective.none(state)
+        if isinstance(view, JsonLines):
+            view.result({**record.content, "objective": worth}, state, code)
+        else:
+            _summarise(record.content, view)
     finally:
-        record.finish(state, code)
+        if problem := record.finish(state, code, worth):
+            print(f"r1flow: {problem}. So the record of this run says less than happened here.", file=sys.stderr)
+            code = code or 1
+        signals.close()
     return code
 
 
@@ -143,11 +188,26 @@ def _header(prepared: Prepared, record: Any) -> dict[str, Any]:
         "pipeline": prepared.config.pipeline,
         "seed": prepared.config.root.get("seed", 0),
         "sweep": record.content["sweep"],
+        **_of_sweep(prepared.artifacts, record.content["sweep"]),
+        "git": record.content["git"],
+        "config": record.content["config"],
         "overrides": record.content["overrides"],
         "choices": record.content["choices"],
         "stages": [spec.name for spec in prepared.specs],
         "params": {spec.name: spec.settings for spec in prepared.specs},
     }
+
+
+def _of_sweep(artifacts: Path, sweep: str) -> dict[str, Any]:
+    """What tells this run from the others of its sweep, and who runs that; nothing outside one."""
+    from flows.sweep.record import read_sweep
+
+    name, _, number = sweep.rpartition("/")
+    try:
+        content = read_sweep(artifacts, name) if name else {}
+        return {"arm": content["runs"][int(number)]["overrides"], "sweep_process": content.get("process", "")}
+    except (OSError, ValueError, LookupError):
+        return {}
 
 
 def _told(listener: Listener, header: Mapping[str, Any]) -> Listener:
@@ -173,8 +233,6 @@ def _summarise(content: Mapping[str, Any], view: Any) -> None:
 
 def show_report(content: Mapping[str, Any], console: Any) -> bool:
     """Print a run's evaluation table and the path of its report; False if it has none."""
-    import json
-
     from components.evaluation.attribution_text import attribution_lines
     from components.tracking.console import console_table
 

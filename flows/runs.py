@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
 import platform
 import random
-import re
 import subprocess
 import sys
 import threading
@@ -17,13 +17,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from components.artifacts.disk import naming_errors
 from flows.compose import Config
 from flows.errors import BadInput, Problem, did_you_mean
+from flows.record_shape import ID, SCHEMA, completed, not_a_record
 from flows.redact import redact
 from flows.stage import StageSpec
 
-SCHEMA = 1
-_ID = re.compile(r"^[A-Za-z0-9._-]{1,80}$")
+UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
+_told: set[tuple[Path, str]] = set()  # each is named once a process
 _WORDS = (
     *("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heron", "inlet", "jade"),
     *("kelp", "larch", "maple", "north", "opal", "pine", "quartz", "river", "slate", "topaz"),
@@ -35,26 +37,22 @@ def adopt(artifacts: Path, record: Mapping[str, Any], origin: str) -> str | None
 
     None if it can't be taken: another schema, no usable name, a shape that is not a record's.
     """
-    name, stages = str(record.get("id", "")), record.get("stages")
-    if record.get("schema") != SCHEMA or not _ID.match(name) or set(name) <= {"."} or not isinstance(stages, Mapping):
+    if not_a_record(record):
         return None
-    if not isinstance(record.get("started"), str) or not all(isinstance(stage, Mapping) for stage in stages.values()):
-        return None
+    name, stages = record["id"], record["stages"]
     directory = artifacts / "runs" / name
     if directory.exists():
         return name
     here = {}
     for stage, entry in stages.items():
         path = artifacts.absolute() / "cache" / str(stage) / str(entry.get("key") or "-")
-        found = bool(_ID.match(str(stage))) and bool(_ID.match(path.name)) and path.is_dir()
+        found = bool(ID.match(str(stage))) and bool(ID.match(path.name)) and path.is_dir()
         kept = {k: v for k, v in entry.items() if k not in ("path", "key", "digest") or found}
         here[str(stage)] = {**kept, **({"path": str(path)} if found else {})}
     directory.mkdir(parents=True)
     content = {**record, "stages": here, "imported": {"from": origin, "at": _now()}}
     content |= {"state": "killed"} if record.get("state") == "running" else {}
-    temporary = directory / "run.json.tmp"
-    temporary.write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
-    os.replace(temporary, directory / "run.json")
+    write_json(directory / "run.json", content)
     return name
 
 
@@ -64,14 +62,18 @@ class RunRecord:
 
     Holds a file lock while open: the kernel frees it when the process dies, which is how `list_runs` tells a run that
     is at work from one that was killed.
+
+    Attributes:
+        problem: why the record on disk is not up to date (a full disk); "" while it is. The next change tries again.
     """
 
     def __init__(self, directory: Path, content: dict[str, Any]) -> None:
         self.directory, self.content = directory, content
         self._mutex = threading.Lock()
+        self.problem = ""
         self._lock = (directory / "lock").open("w")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
-        self._write()
+        write_json(directory / "run.json", self.content)
 
     @classmethod
     def start(cls, artifacts: Path, config: Config, specs: Sequence[StageSpec], sweep: str = "") -> RunRecord:
@@ -134,29 +136,50 @@ class RunRecord:
         elif isinstance(event.get("address"), Mapping):
             self._update(self.content["addresses"], {str(k): str(v) for k, v in event["address"].items()})
 
-    def finish(self, state: str, exit_code: int) -> None:
-        """Write how the run ended and release the lock."""
-        self._update(self.content, {"state": state, "exit": exit_code, "ended": _now()})
+    def finish(self, state: str, exit_code: int, objective: Mapping[str, Any] | None = None) -> str:
+        """Write how the run ended, and what it is worth, and release the lock; what the record lacks, "" if nothing."""
+        ended = {"state": state, "exit": exit_code, "ended": _now(), "objective": dict(objective or {})}
+        self._update(self.content, ended)
         self._lock.close()
+        return self.problem
 
     def _update(self, part: dict[str, Any], changes: Mapping[str, Any]) -> None:
         with self._mutex:
             part.update(changes)
-            self._write()
+            try:
+                write_json(self.directory / "run.json", self.content)
+                self.problem = ""
+            except OSError as error:
+                self.problem = f"{error.strerror or error}"
 
-    def _write(self) -> None:
-        temporary = self.directory / "run.json.tmp"
-        temporary.write_text(json.dumps(self.content, indent=1, default=str) + "\n", encoding="utf-8")
-        os.replace(temporary, self.directory / "run.json")
+
+def write_json(file: Path, content: Mapping[str, Any]) -> None:
+    """Replace a record; whoever reads it sees the old one or the new one. Raises: OSError, and leaves the old one."""
+    temporary = file.with_name(f"{file.name}.tmp")
+    try:
+        with naming_errors("write", file):
+            temporary.write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
+            os.replace(temporary, file)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def held(artifacts: Path, *, exclusive: bool) -> Iterator[None]:
-    """Keep runs from starting (exclusive), or garbage from being collected, for a moment."""
-    folder = artifacts / "runs"
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+    """Keep runs from starting (exclusive), or garbage from being collected, for a moment.
+
+    In a folder that can't be written there is nothing to keep from being collected, at least not by this user.
+    """
+    file = artifacts / "runs" / ".lock"
+    with contextlib.ExitStack() as opened:
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            stream = opened.enter_context(file.open("w"))
+        except OSError as error:
+            if exclusive or error.errno not in UNWRITABLE:
+                raise
+        else:
+            fcntl.flock(stream, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
         yield
 
 
@@ -209,15 +232,27 @@ def stage_directories(artifacts: Path, stage: str) -> Iterator[tuple[dict[str, A
 def _read(file: Path) -> dict[str, Any] | None:
     try:
         record = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        print(f"{file} is left out: {error}", file=sys.stderr)
-        return None
-    if record.get("schema") != SCHEMA or not _ID.match(str(record.get("id", ""))):
-        print(f"{file} is left out: schema {record.get('schema')}, this version reads {SCHEMA}", file=sys.stderr)
+        problem = not_a_record(record)
+    except (OSError, ValueError, RecursionError) as error:
+        record, problem = {}, str(error)
+    if problem:
+        if (file, problem) not in _told:
+            _told.add((file, problem))
+            print(f"{file} is left out: {problem}", file=sys.stderr)
         return None
     if record["state"] == "running" and not _is_held(file.with_name("lock")):
         record["state"] = "killed"
+    record = completed(record, file.stat().st_mtime)
+    _places_here(record, file.absolute().parents[2])
     return record
+
+
+def _places_here(record: dict[str, Any], artifacts: Path) -> None:
+    """Artifacts are looked for below the folder that the record is in: it may have been moved or copied."""
+    for stage, entry in record["stages"].items():
+        key = entry.get("key")
+        if key and ID.match(stage) and ID.match(key) and (here := artifacts / "cache" / stage / key).is_dir():
+            entry["path"] = str(here)
 
 
 def _is_held(lock: Path) -> bool:

@@ -201,7 +201,7 @@ def _rewrite_one(o: Override, stages: Collection[str], groups: Groups, root: Map
 def _check_option(o: Override, groups: Groups) -> str | Problem:
     if o.is_sweep:
         return _several_values(o)
-    if o.value is None or o.key not in groups or o.plain in (None, "null"):
+    if o.value is None or o.key not in groups or o.plain is None:
         return o.text
     return groups.check(o.key, str(o.plain), COMMAND_LINE, o.key) or o.text
 

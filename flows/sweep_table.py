@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,11 @@ from typing import Any
 
 from flows.arms_page import write_page
 from flows.errors import BadInput, Problem, did_you_mean
+from flows.objective import evaluations
 from flows.runs import list_runs
+from flows.sweep.arms import latest_records
+from flows.sweep.grid import is_seed
+from flows.sweep.record import read_sweep
 
 Figures = Mapping[str, float]
 
@@ -57,10 +60,10 @@ def sweep_arms(artifacts: Path, sweep: str, metric: str = "pass@1") -> list[Arm]
     Raises:
         BadInput: no report has that metric.
     """
-    records = _latest(artifacts, sweep)
+    records = latest_records(artifacts, sweep)
     arms: dict[str, list[dict[str, Any]]] = {}
-    for number, run in enumerate(json.loads((artifacts / "sweeps" / sweep / "sweep.json").read_text())["runs"]):
-        label = " ".join(text for text in run["overrides"].split(" ") if not text.startswith("seed="))
+    for number, run in enumerate(read_sweep(artifacts, sweep)["runs"]):
+        label = " ".join(text for text in run["overrides"].split(" ") if not is_seed(text))
         arms.setdefault(label or "(no change)", []).append(records.get(number, {}))
     known: set[str] = set()
     found = [_arm(label, members, metric, known) for label, members in arms.items()]
@@ -69,17 +72,24 @@ def sweep_arms(artifacts: Path, sweep: str, metric: str = "pass@1") -> list[Arm]
     return sorted(found, key=lambda arm: -_last(arm))
 
 
-def show_sweep(artifacts: Path, sweep: str, metric: str = "pass@1") -> bool:
-    """Print the table and write it as ``table.md`` beside the sweep's record; False if no run has a report."""
+def show_sweep(artifacts: Path, sweep: str, metric: str = "pass@1", against: str = "first") -> bool:
+    """Print the tables and write them as ``table.md`` beside the sweep's record; False if no run has a report."""
     from rich.console import Console
 
+    from flows.sweep.summary import write_summary
+    from flows.sweep.tables import console_tables, markdown_summary
+
     arms = sweep_arms(artifacts, sweep, metric)
-    if not any(arm.seeds for arm in arms):
+    summary = write_summary(artifacts, sweep, against)
+    if not any(arm.seeds for arm in arms) and summary["objective"] is None:
         return False
     file = artifacts / "sweeps" / sweep / "table.md"
-    file.write_text(markdown_table(metric, arms), encoding="utf-8")
+    file.write_text(markdown_table(metric, arms) + markdown_summary(summary), encoding="utf-8")
     console = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
-    console.print(_console_table(f"sweep {sweep}: {metric}", arms))
+    if any(arm.seeds for arm in arms):
+        console.print(_console_table(f"sweep {sweep}: {metric}", arms))
+    for part in console_tables(summary):
+        console.print(part)
     console.print(f"Table: {file}", markup=False, soft_wrap=True)
     if (page := write_page(artifacts, sweep)) is not None:
         console.print(f"Page: {page}", markup=False, soft_wrap=True)
@@ -112,20 +122,10 @@ _CAPTION = (
 )
 
 
-def _latest(artifacts: Path, sweep: str) -> dict[int, dict[str, Any]]:
-    """The last record of each run of the sweep that was started, by its number."""
-    numbered: dict[int, dict[str, Any]] = {}
-    for record in list_runs(artifacts):
-        owner, _, number = str(record.get("sweep", "")).rpartition("/")
-        if owner == sweep and number.isdigit():
-            numbered[int(number)] = record
-    return numbered
-
-
 def _arm(label: str, records: Sequence[Mapping[str, Any]], metric: str, known: set[str]) -> Arm:
     from components.evaluation.intervals import mean_estimate  # numpy
 
-    reports = [(record["seed"], found) for record in records if (found := _evaluations(record))]
+    reports = [(record["seed"], found) for record in records if (found := evaluations(record))]
     for _, stages in reports:
         known |= set().union(*stages.values())
     rows = [(seed, {name: m[metric] for name, m in stages.items() if metric in m}) for seed, stages in reports]
@@ -149,15 +149,6 @@ def _over_seeds(estimates: Sequence[Figures]) -> Figures:
     if all(e["low"] >= 0 and e["high"] <= 1 for e in estimates):
         found = {**found, "low": max(found["low"], 0.0), "high": min(found["high"], 1.0)}
     return found
-
-
-def _evaluations(record: Mapping[str, Any]) -> dict[str, dict[str, Figures]]:
-    """Evaluated stage → metric → estimate, from the run's report."""
-    for stage in record.get("stages", {}).values():
-        summary = Path(stage.get("path") or "/nonexistent") / "summary.json"
-        if summary.with_name("report.html").is_file() and summary.is_file():
-            return {entry["name"]: entry["metrics"] for entry in json.loads(summary.read_text("utf-8"))["stages"]}
-    return {}
 
 
 def _last(arm: Arm) -> float:

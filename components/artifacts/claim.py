@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.metadata
+import os
 import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from components.artifacts import lock
 from components.artifacts.directory import MANIFEST, Damaged, commit_directory, finish_directory, remove_tree
 from components.artifacts.disk import naming_errors
 from components.artifacts.draft import CHECKPOINTS
@@ -36,9 +39,11 @@ class Claim:
 
     def __init__(self, store: ArtifactStore, stage: str, key: str, lock_fd: int):
         self.store, self.stage, self.key, self.lock_fd = store, stage, key, lock_fd
+        self._lock = store.lock_path(stage, key)
         self.set_aside: str | None = None
         self.waited_s = 0.0
         self._path, self._draft = store.path(stage, key), store.draft_path(stage, key)
+        self._draft_fd: int | None = None
 
     @property
     def step(self) -> int | None:
@@ -64,7 +69,29 @@ class Claim:
         remove_tree(self._draft / MANIFEST)
         with naming_errors("make", self._draft):
             self._draft.mkdir(parents=True, exist_ok=True)
+        self.guard()
         return self._draft
+
+    def guard(self, on_wait: Callable[[str], None] | None = None) -> None:
+        """Lock the draft itself; waits for a process that builds in it although its lock file is gone."""
+        if self._draft_fd is None or not lock.is_at(self._draft_fd, self._draft):
+            self.close()
+            self._draft_fd = lock.acquire_folder(self._draft, f"{self.stage}/{self.key}", on_wait)
+
+    def close(self) -> None:
+        """Let go of the draft."""
+        if self._draft_fd is not None:
+            os.close(self._draft_fd)
+            self._draft_fd = None
+
+    def _check_still_ours(self) -> None:
+        """Raises: OSError (ESTALE) if someone else may have built here, because lock file and draft were taken away."""
+        if lock.is_at(self.lock_fd, self._lock) or (
+            self._draft_fd is not None and lock.is_at(self._draft_fd, self._draft)
+        ):
+            return
+        text = f"{self._lock} was deleted while {self.stage} was built, and another process works on {self._draft}"
+        raise OSError(errno.ESTALE, f"{text}. Not published. Fix: leave lock files alone; they hold no space")
 
     def existing(self) -> StageArtifact | None:
         """The finished artifact, verified; None if it has to be built.
@@ -94,6 +121,7 @@ class Claim:
         Raises: as `commit_directory`; TypeError or ValueError naming a metric or setting that JSON cannot hold. The
             draft with its checkpoints is then still there.
         """
+        self._check_still_ours()
         canonical_json(spec, "spec")
         extra = {
             "stage": self.stage,

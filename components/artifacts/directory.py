@@ -160,6 +160,10 @@ def read_manifest(path: Path) -> dict[str, Any]:
         manifest = json.loads((path / MANIFEST).read_bytes())
     except FileNotFoundError:
         raise Damaged(path, f"{MANIFEST}: missing") from None
+    except NotADirectoryError:
+        raise Damaged(path, "is not a folder") from None
+    except IsADirectoryError:
+        raise Damaged(path, f"{MANIFEST}: is a folder, not a file") from None
     except (ValueError, RecursionError) as error:
         raise Damaged(path, f"{MANIFEST}: not JSON ({error})") from error
     schema = manifest.get("schema") if isinstance(manifest, dict) else None

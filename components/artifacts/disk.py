@@ -44,6 +44,8 @@ def _explain(code: int | None, reason: object, action: str, path: Path, size: in
         text += ". The file-size limit of this process is too low (ulimit -f)"
     elif code == errno.EIO:
         text += ". The disk reports an error: check it, or put the artifacts on another disk (artifacts=PATH)"
+    elif code in (errno.EISDIR, errno.ENOTDIR, errno.EEXIST):
+        text += ". Something else stands in its place: remove that"
     elif code in (errno.EACCES, errno.EROFS, errno.EPERM):
         text += ". Make it writable for this user, or put the artifacts elsewhere (artifacts=PATH)"
     return text

@@ -32,12 +32,14 @@ def acquire(path: Path, what: str, on_wait: Callable[[str], None] | None = None,
 
     Raises: OSError if the lock file cannot be made or the file system has no locks.
     """
-    with naming_errors("lock", path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fd = _open(path)
     try:
         wait = _Wait(path, what, on_wait)
-        while not _try_lock(fd, path):
+        while not (taken := _try_lock(fd, path)) or not is_at(fd, path):
+            if taken:  # a file that was deleted or replaced while we waited, which locks nobody else out
+                os.close(fd)
+                fd = _open(path)
+                continue
             if not block:
                 os.close(fd)
                 return None
@@ -52,6 +54,49 @@ def acquire(path: Path, what: str, on_wait: Callable[[str], None] | None = None,
     except BaseException:
         os.close(fd)
         raise
+
+
+def acquire_folder(path: Path, what: str, on_wait: Callable[[str], None] | None = None) -> int | None:
+    """Lock a folder as well: a lock file can be deleted while it is held, what is being built can't be.
+
+    None where there is no such folder or the file system does not lock folders.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    told = False
+    try:
+        while is_at(fd, path):
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return fd
+            except BlockingIOError:
+                if on_wait is not None and not told:
+                    told = True
+                    on_wait(f"waiting for another process, which is working on {what} (its lock file was deleted)")
+                time.sleep(_POLL_S)
+            except OSError:
+                break
+    except BaseException:
+        os.close(fd)
+        raise
+    os.close(fd)
+    return None
+
+
+def is_at(fd: int, path: Path) -> bool:
+    """Whether that path still names the open file."""
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _open(path: Path) -> int:
+    with naming_errors("lock", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
 
 class _Wait:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,22 +62,27 @@ class ArtifactStore:
         The lock ends with the block or with the process, however it dies, and with every process that was given a
         copy of ``Claim.lock_fd``. The draft stays on failure, so that the next claim can go on from its checkpoints.
         """
-        fd = lock.acquire(self._lock_path(stage, key), f"{stage}/{key}", on_wait)
+        fd = lock.acquire(self.lock_path(stage, key), f"{stage}/{key}", on_wait)
         assert fd is not None
+        claim = Claim(self, stage, key, fd)
         try:
-            yield Claim(self, stage, key, fd)
+            claim.guard(on_wait)
+            yield claim
         finally:
+            claim.close()
             os.close(fd)  # not LOCK_UN: a worker that still writes keeps the lock through its copy
 
     def find(self, stage: str, key: str, *, full: bool = False) -> StageArtifact | None:
-        """The verified artifact, or None. A damaged one is moved to quarantine, unless someone is working on it.
+        """The verified artifact, or None. A damaged one is moved to quarantine, unless someone is working on it or the
+        store can't be written.
 
         Raises: UnknownSchema for one written by a newer version.
         """
         try:
             return self.load(stage, key, full)
         except Damaged:
-            self._set_aside_if_damaged(stage, key, full)
+            with suppress(OSError):  # whoever builds it anew tries again, and says what keeps it there
+                self._set_aside_if_damaged(stage, key, full)
             return None
 
     def manifest(self, stage: str, key: str) -> dict[str, Any]:
@@ -117,7 +122,7 @@ class ArtifactStore:
     def verify(self, only: Collection[tuple[str, str]] | None = None) -> list[tuple[str, str, str]]:
         """Hash every byte of artifacts, several files at a time: (stage, key, problem), problem "" if it is whole.
 
-        Damaged ones go to quarantine; the problem names every damaged file.
+        Damaged ones go to quarantine where the store can be written; the problem names every damaged file.
 
         Args:
             only: these (stage, key); all by default.
@@ -134,7 +139,10 @@ class ArtifactStore:
             return str(error)
         if not problems:
             return ""
-        moved = self._set_aside_if_damaged(stage, key, full=True)
+        try:
+            moved = self._set_aside_if_damaged(stage, key, full=True)
+        except OSError as error:
+            return "; ".join(problems) + f" (left where it is: {error.strerror or error})"
         return "; ".join(problems) + (f" (moved to {moved})" if moved else " (in use, left where it is)")
 
     def quarantined(self, stage: str, key: str) -> str | None:
@@ -148,7 +156,8 @@ class ArtifactStore:
         found = (path for path in self.root.glob(pattern) if not path.name.endswith(_SUFFIXES))
         return sorted((path.parent.name, path.name) for path in found)
 
-    def _lock_path(self, stage: str, key: str) -> Path:
+    def lock_path(self, stage: str, key: str) -> Path:
+        """The file whose lock is the right to build that artifact."""
         path = self.path(stage, key)
         return path.with_name(path.name + ".lock")
 
@@ -164,7 +173,7 @@ class ArtifactStore:
 
     def _set_aside_if_damaged(self, stage: str, key: str, full: bool) -> Path | None:
         """Under the lock, so that one just rebuilt by someone else isn't taken for the damaged one."""
-        fd = lock.acquire(self._lock_path(stage, key), f"{stage}/{key}", block=False)
+        fd = lock.acquire(self.lock_path(stage, key), f"{stage}/{key}", block=False)
         if fd is None:
             return None
         try:

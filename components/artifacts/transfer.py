@@ -1,4 +1,4 @@
-"""Taking artifacts from an archive into a store: each verified before it is there, and there whole or not at all."""
+"""Taking artifacts from an archive into a store: all verified before the first is there, all or none of them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Received:
 
 
 def receive(archive: Path, store: ArtifactStore, on_wait: Callable[[str], None] | None = None) -> Received:
-    """Take the artifacts of an archive into the store.
+    """Take the artifacts of an archive into the store, once the last of them is verified.
 
     Nothing of the archive is trusted: names stay inside the artifact's own folder, only plain files that its manifest
     lists are written, sizes and hashes are compared, the manifest with its own seal and with the archive's index.
@@ -53,33 +53,41 @@ def receive(archive: Path, store: ArtifactStore, on_wait: Callable[[str], None] 
         on_wait: told whom we wait for, if another process is building one of them.
 
     Raises:
-        BadArchive: names the member; artifacts before it in the archive have been taken in, this one has not.
+        BadArchive: names the member; nothing has been taken in.
         OSError: the disk is full or broken.
     """
     received = Received()
+    incoming: dict[tuple[str, str], Path] = {}
+    try:
+        _unpack(archive, store, received, incoming)
+        for where, folder in incoming.items():
+            with store.claim(*where, on_wait=on_wait) as claim:
+                if claim.existing() is None:
+                    publish_directory(folder, store.path(*where))
+            received.imported.append(where)
+    finally:
+        for folder in incoming.values():
+            remove_tree(folder)
+    return received
+
+
+def _unpack(archive: Path, store: ArtifactStore, received: Received, incoming: dict[tuple[str, str], Path]) -> None:
+    """Write what is not there yet next to the store's stages, verified; ``incoming`` says where."""
     with open_archive(archive) as (index, members):
         entries = {(entry["stage"], entry["key"]): entry for entry in index["artifacts"]}
         received.run = index.get("run") if isinstance(index.get("run"), dict) else None
         missing = {where: entry for where, entry in entries.items() if not _is_there(store, *where)}
         _has_room(store.root, sum(entry["size"] for entry in missing.values()))
         for where, files in _by_artifact(members):
-            if where not in entries or where in (*received.imported, *received.present):
+            if where not in entries or where in (*incoming, *received.present):
                 raise BadArchive(f"{'/'.join(where)}: not in the index, or twice in the archive")
             if where not in missing:
                 received.present.append(where)
                 continue
-            incoming = store.root / INCOMING / f"{where[0]}.{where[1]}.{os.getpid()}"
-            try:
-                _write(incoming, files, entries[where])
-                with store.claim(*where, on_wait=on_wait) as claim:
-                    if claim.existing() is None:
-                        publish_directory(incoming, store.path(*where))
-                received.imported.append(where)
-            finally:
-                remove_tree(incoming)
-        if lost := [where for where in missing if where not in received.imported]:
+            incoming[where] = store.root / INCOMING / f"{where[0]}.{where[1]}.{os.getpid()}"
+            _write(incoming[where], files, entries[where])
+        if lost := [where for where in missing if where not in incoming]:
             raise BadArchive(f"is cut off: {'/'.join(lost[0])} is missing")
-    return received
 
 
 def _is_there(store: ArtifactStore, stage: str, key: str) -> bool:

@@ -14,7 +14,19 @@ from components.data.corpus import EVALUATION_SPLITS, SPLITS, TRAINING_SPLITS, C
 from components.types import Example, Message, Preference, Task
 
 Row = TypeVar("Row", Example, Preference)
-_SPECIAL = ("<think>", "</think>", "<answer>", "</answer>", "<tool>", "</tool>", "<result>", "</result>", "<|im_")
+_SPECIAL = (
+    "<think>",
+    "</think>",
+    "<answer>",
+    "</answer>",
+    "<tool>",
+    "</tool>",
+    "<result>",
+    "</result>",
+    "<|",
+    "<s>",
+    "</s>",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,22 +48,25 @@ class Cleaning:
     max_prompt_chars: int = 20_000
 
     def __call__(self, corpus: Corpus) -> tuple[Corpus, dict[str, Any]]:
-        """The cleaned corpus and the report: ``kept`` by file, ``dropped`` by reason and file, ``noted``.
+        """The cleaned corpus and the report: ``kept`` by file, ``dropped`` by reason and file, ``noted``;
+        ``overlapping``: ids of the tasks that were dropped because the evaluation has them.
 
         A prompt found in two splits stays in the first of test, dev, profile, fresh, train.
         """
         dropped: dict[str, Counter[str]] = defaultdict(Counter)
         for reason, n in corpus.dropped.items():
             dropped[reason]["source"] += n
-        tasks = self._deduplicate(corpus.tasks, dropped)
+        overlapping: list[str] = []
+        tasks = self._deduplicate(corpus.tasks, dropped, overlapping)
         evaluation = Evaluation(
             [task.messages for split in EVALUATION_SPLITS for task in tasks[split]],
             n=0 if corpus.templated else self.ngram,
         )
         for split in TRAINING_SPLITS:
-            clean = [task for task in tasks[split] if not evaluation.contains(words_of(task.messages))]
-            dropped["overlaps_evaluation"][split] += len(tasks[split]) - len(clean)
-            tasks[split] = clean
+            overlap = {task.id for task in tasks[split] if evaluation.contains(words_of(task.messages))}
+            dropped["overlaps_evaluation"][split] += len(overlap)
+            overlapping += sorted(overlap)
+            tasks[split] = [task for task in tasks[split] if task.id not in overlap]
         lines = [line for line in corpus.pretrain if not evaluation.contains(words(line), prefix=True)]
         dropped["overlaps_evaluation"]["pretrain"] += len(corpus.pretrain) - len(lines)
         cleaned = replace(
@@ -62,21 +77,26 @@ class Cleaning:
             general=_without(evaluation, corpus.general, "general", dropped),
             preferences=_without(evaluation, corpus.preferences, "preferences", dropped),
         )
-        return cleaned, _report(cleaned, dropped)
+        return cleaned, {**_report(cleaned, dropped), "overlapping": overlapping}
 
-    def _deduplicate(self, tasks: Any, dropped: dict[str, Counter[str]]) -> dict[str, list[Task]]:
-        seen: dict[str, Task] = {}
+    def _deduplicate(
+        self, tasks: Any, dropped: dict[str, Counter[str]], overlapping: list[str]
+    ) -> dict[str, list[Task]]:
+        seen: dict[str, tuple[str, Task]] = {}
         ordered: list[tuple[str, Task]] = []
         for split in SPLITS:
             for task in tasks.get(split, []):
                 key = " ".join(words_of(task.messages))
                 if len(task.prompt) > self.max_prompt_chars:
                     dropped["too_long"][split] += 1
-                elif (first := seen.get(key)) is not None:
+                elif key in seen:
+                    place, first = seen[key]
+                    if place in EVALUATION_SPLITS and split in TRAINING_SPLITS:
+                        overlapping.append(task.id)
                     reason = "duplicate" if first.answer == task.answer else "duplicate_with_another_answer"
                     dropped[reason][split] += 1
                 else:
-                    seen[key] = task
+                    seen[key] = (split, task)
                     ordered.append((split, task))
         again = set()
         if self.near_duplicate < 1:

@@ -62,6 +62,16 @@ class Programs:
         """See `splits.contents_of`."""
         return contents_of(self.load(0))
 
+    def golds(self) -> list[tuple[str, Task, str]]:
+        """(place, task, program) of every row that has a solution."""
+        found = []
+        for where, row in Problems().of(self._reader().rows("train", [])):
+            cell = Cell(where, row, self.columns, Problems())
+            task, program = self._task(cell, row), cell.text("canonical_solution")
+            if task is not None and program:
+                found.append((where, task, program))
+        return found
+
     def load(self, seed: int) -> Corpus:
         notes: list[str] = []
         kept = {name: found.items() for name, found in self._read(notes).items()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, Protocol
 
 from components.data.corpus import DataError, Problems, shown
+from components.data.files import digest_of, existing
 
 Part = Literal["train", "test"]
 Row = tuple[str, dict[str, Any]]  # ("questions.jsonl:17", {"prompt": …})
@@ -61,6 +61,11 @@ class Jsonl:
                 if number == 1 and line.startswith(b"\xef\xbb\xbf"):
                     line = line[3:]
                     notes.append(f"{file}: starts with a byte-order mark (ignored)")
+                if not found and line.strip() == b"[":
+                    problems.add(
+                        where, "file", 'holds one JSON array (got "[")', "one object per line, no array around them"
+                    )
+                    break
                 if line.strip() and (row := self._parse(where, line, problems)) is not None:
                     found = True
                     yield where, row
@@ -224,27 +229,6 @@ def reader_of(path: str, test_path: str | None = None) -> Reader:
 
 def _opened(file: Path) -> IO[bytes]:
     return gzip.open(file) if file.suffix == ".gz" else file.open("rb")  # type: ignore[return-value]
-
-
-def existing(path: str) -> Path:
-    """Raises: DataError naming the path and the working directory if there is no such file."""
-    file = Path(path).expanduser()
-    if not file.is_file():
-        what = "is a directory" if file.is_dir() else "no such file"
-        raise DataError(
-            f"{path} file: {what} (working directory {Path.cwd()}). Fix: give a file's path from there or from /"
-        )
-    return file
-
-
-def digest_of(*paths: str | None) -> str:
-    """sha256 over the contents of the files."""
-    digest = hashlib.sha256()
-    for path in paths:
-        if path is not None:
-            with existing(path).open("rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()
 
 
 class _NotANumber(ValueError):

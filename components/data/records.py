@@ -19,6 +19,7 @@ __all__ = ["FIELDS", "NAME", "Reading", "Record", "Seen", "nearest", "read_recor
 
 FIELDS = ("id", "prompt", "messages", "system", "answer", "trace", "chosen", "rejected", "family", "level")
 _ROLES = ("system", "user", "assistant", "tool")
+_TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 
 
 @dataclass(frozen=True)
@@ -51,10 +52,8 @@ def read_record(where: str, row: Mapping[str, Any], problems: Problems, reading:
     cell = Cell(where, row, reading.columns, problems)
     messages = _messages(cell)
     answer, trace = _worked(cell, reading)
-    if answer is not None and not answer.strip():
-        cell.problem("answer", 'empty, it can never score (got "")', "give the gold answer, or null")
-    if answer is not None and len(answer) > 2000:
-        cell.problem("answer", f"{len(answer)} characters, the verifier refuses more than 2000", "shorten it")
+    if answer is not None:
+        _check_gold(cell, answer, reading.verifier)
     if trace is not None and "<answer>" in trace and final_answer(trace.strip()) is None:
         problem = f"tags out of order (got {shown(trace)})"
         cell.problem("trace", problem, "<think>…</think><answer>…</answer>, each once, or no tags at all")
@@ -77,6 +76,20 @@ def read_record(where: str, row: Mapping[str, Any], problems: Problems, reading:
         kind="reasoning" if answer is not None else "general",
     )
     return Record(where, task, trace, chosen, rejected)
+
+
+def _check_gold(cell: Cell, answer: str, verifier: str) -> None:
+    """Answers that no response could be found to give."""
+    if not answer.strip():
+        cell.problem("answer", 'empty, it can never score (got "")', "give the gold answer, or null")
+    elif len(answer) > 2000:
+        cell.problem("answer", f"{len(answer)} characters, the verifier refuses more than 2000", "shorten it")
+    elif tag := next((tag for tag in _TAGS if tag in answer), None):
+        problem = f"{tag} in it: it would end the answer early, so it can never score (got {shown(answer)})"
+        cell.problem("answer", problem, "give what stands inside the tags, or name the column trace")
+    elif verifier == "math" and not any(c.isalnum() for c in answer):
+        problem = f"no number and no expression, it can never score (got {shown(answer)})"
+        cell.problem("answer", problem, "give the value, or verifier=exact")
 
 
 def _worked(cell: Cell, reading: Reading) -> tuple[str | None, str | None]:

@@ -79,7 +79,8 @@ class Table:
                 f"family: not a name (got {self.family!r}). Fix: letters, digits, dots, dashes, underscores"
             )
         for name in ("test_fraction", "dev_fraction", "fresh_fraction"):
-            if not 0 <= getattr(self, name) < 1:
+            most = 1 if name == "test_fraction" else 0.999  # a set made to measure with is all test
+            if not 0 <= getattr(self, name) <= most:
                 raise DataError(f"{name}: a share from 0 up to 1 (got {getattr(self, name)}). Fix: 0.1, for example")
 
     def fingerprint(self) -> str:
@@ -142,6 +143,11 @@ class Table:
                     if split != "train" or self.max_level is None or record.task.level <= self.max_level:
                         kept[split].add(record.task.prompt, record)
         problems.raise_if_any()
+        everything = [record for found in kept.values() for record in found.items()]
+        unanswered = sum(record.task.kind == "general" for record in everything)
+        if 0 < unanswered < len(everything):
+            some = f"{unanswered} of {len(everything)} rows"
+            notes.append(f"{some} have no answer: they become general tasks, which only a model can judge")
         if extra:
             notes.append(f"columns not used: {', '.join(sorted(extra))}")
         return {split: found.items() for split, found in kept.items()}

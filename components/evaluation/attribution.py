@@ -40,7 +40,8 @@ def attribute(evaluations: Sequence[Evaluated], *, address: Address = (0,)) -> d
     Returns:
         ``stages``: for each model with a parent, ``stage``, ``parent``, ``sharpening`` (see there) and ``style`` (of
         `style_and_skill`); ``chain``: `shares` along the longest line of parents; ``controls``: ``start``, ``stage``,
-        ``control`` and `against_control` of models with the same parent, the first of them as the treatment.
+        ``control`` and `against_control` of models with the same parent, the first of them, and each that came of it,
+        as the treatment.
     """
     known = {evaluation.stage: evaluation for evaluation in evaluations}
     treated: dict[str, Evaluated] = {}
@@ -59,9 +60,10 @@ def attribute(evaluations: Sequence[Evaluated], *, address: Address = (0,)) -> d
             }
         )
         first = treated.setdefault(before.stage, after)
-        if first is not after:
-            found = against_control(before.rows, first.rows, after.rows, address=(*where, first.stage))
-            controls.append({"start": before.stage, "stage": first.stage, "control": after.stage, **found})
+        for other in evaluations if first is not after else ():
+            if first.stage in _ancestry(other.stage, known):
+                found = against_control(before.rows, other.rows, after.rows, address=(*where, other.stage))
+                controls.append({"start": before.stage, "stage": other.stage, "control": after.stage, **found})
     line = [known[stage] for stage in _longest_line(known)]
     return {
         "stages": stages,
@@ -295,6 +297,15 @@ def _jackknife(value: float, left_out: Sequence[float]) -> dict[str, float]:
     return {"value": value, "low": value - half, "high": value + half}
 
 
+def _ancestry(stage: str, known: Mapping[str, Evaluated]) -> list[str]:
+    """A stage, its parent, that one's parent, and so on."""
+    line, parent = [stage], known[stage].parent
+    while parent is not None and parent in known and parent not in line:
+        line.append(parent)
+        parent = known[parent].parent
+    return line
+
+
 def _longest_line(known: Mapping[str, Evaluated]) -> list[str]:
     """Stages from one without an evaluated parent to the end of the longest line; of equal ones the last."""
     lines: dict[str, list[str]] = {}
@@ -302,7 +313,7 @@ def _longest_line(known: Mapping[str, Evaluated]) -> list[str]:
     def line(stage: str) -> list[str]:
         if stage not in lines:
             parent = known[stage].parent
-            lines[stage] = [*(line(parent) if parent in known and parent != stage else []), stage]
+            lines[stage] = [*(line(parent) if parent is not None and parent in known else []), stage]
         return lines[stage]
 
     return max(map(line, known), key=len, default=[])

@@ -36,9 +36,10 @@ def _chain(chain: Any) -> Iterator[str]:
 
 def _control(entry: Mapping[str, Any]) -> str:
     treatment, control, apart = (entry[key] for key in ("treatment", "control_change", "difference"))
+    p = "p < 0.001" if apart["p"] < 0.001 else f"p = {apart['p']:.3f}"
     text = (
         f"{entry['stage']} {points(treatment)}, {entry['control']} {points(control)}, both from {entry['start']}: "
-        f"{points(apart)} between them (p = {apart['p']:.3f})"
+        f"{points(apart)} between them ({p})"
     )
     if entry["owned"] is not None:
         # A control that fell back explains nothing: the whole lift is the treatment's own, and no more than that.

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from components.artifacts.disk import naming_errors
+from components.models.files import directory_problems
 from components.models.lora import has_adapters, merged_state
 from components.models.templates import Thinking, complete_tokenizer
 
@@ -91,12 +92,13 @@ class Pretrained:
 
 
 def pretrained_check(settings: Mapping[str, Any]) -> list[str]:
-    """What is wrong with a `Pretrained`'s path, told before anything is loaded."""
+    """What is wrong with a `Pretrained`'s path and the files there, told before anything is loaded."""
     if isinstance(path := settings["path"], str):
         try:
-            _source(path, settings.get("gguf_file"), settings.get("package"))
+            source = _source(path, settings.get("gguf_file"), settings.get("package"))
         except (FileNotFoundError, ValueError) as error:
             return [f"path: {error}"]
+        return [f"path: {line}" for line in directory_problems(Path(source))] if Path(source).is_dir() else []
     return []
 
 

@@ -17,6 +17,7 @@ from components.rewards.response import take_apart
 from components.types import Rollout, Score, Task
 
 Verifier = Callable[[Task, str], float]
+VERIFIERS = ("exact", "accept", "unsafe", "benign", "choice", "list", "reasoning_gym", "math")  # there without settings
 _SEPARATOR = re.compile(r"(?<=\d)[, ](?=\d{3}(?:\D|$)|\d{3}[, ]\d)")  # of thousands: 1,234 but not 1,23
 
 

@@ -33,8 +33,14 @@ def rl_check(
         problems.append(
             f"quotas: {prompts} prompts a step for {processes} processes. Fix: raise them or set launcher.processes=1"
         )
+    elif (minibatches := settings.get("minibatches", 1)) > prompts:
+        problems.append(f"minibatches: {minibatches} of {prompts} prompts a step, some would be empty. Fix: 2 is usual")
     if isinstance(settings.get("algorithm"), Mapping) and "advantage" in settings["algorithm"]:
         problems += [f"algorithm.{line}" for line in group_problems(settings["algorithm"], settings.get("group_size"))]
+    if (level := settings.get("async_level", 0)) not in (0, 1):
+        problems.append(f"async_level: must be 0 or 1, got {level}. Fix: 0 samples from the policy as it is")
+    if (parts := settings.get("score_parts", 1)) < 1:
+        problems.append(f"score_parts: must be at least 1, got {parts}. Fix: 1 scores a step in one go")
     for part in forgeable_parts(settings.get("reward")):
         problems.append(f"{part}.accept_forgeable: programs could forge their rewards. Fix: sandbox.backend=auto")
     return problems

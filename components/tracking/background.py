@@ -17,7 +17,7 @@ from components.tracking.events import Event, stage_state
 
 log = logging.getLogger("r1flow.tracking")
 _CLOSE: dict[str, Any] = {"event": "close"}
-_RECORDED = ("run", "stage", "metrics", "finding")
+_RECORDED = ("run", "stage", "metrics", "finding", "sweep")
 _RETRY_S = 60.0
 
 
@@ -67,9 +67,18 @@ class Background:
             self._run = str(event.get("run") or self._run)
         elif kind == "run":
             self.close()
+        elif kind == "sweep":
+            self._run = f"sweep-{event['run']}"
+            if self._thread is None:
+                self._begin()
+            if event.get("state") != "running":
+                self.close()
         elif self._thread is None and (kind == "metrics" or stage_state(event) == "running"):
-            self._thread = threading.Thread(target=self._work, name=self.name, daemon=True)
-            self._thread.start()
+            self._begin()
+
+    def _begin(self) -> None:
+        self._thread = threading.Thread(target=self._work, name=self.name, daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
         """Write what is left, for at most ``patience_s``; keep the rest for the next run."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, TextIO
 
 from rich.console import Console, Group, RenderableType
@@ -57,7 +58,7 @@ class ConsoleView:
         self._lock = threading.Lock()
         self._running: dict[str, _Running] = {}
         self._said: dict[str, str] = {}
-        self._waiting: list[str] = []
+        self._states: dict[str, str] = {}
         self._began = time.monotonic()
         on_terminal = self.console.is_terminal if live is None else live
         self._live = None
@@ -78,7 +79,7 @@ class ConsoleView:
     def _on_run(self, event: Event) -> None:
         if event.get("state") == "started":
             self._began = time.monotonic()
-            self._waiting = [str(name) for name in event.get("stages", ())]
+            self._states = dict.fromkeys(map(str, event.get("stages", ())), "waiting")
             named = [str(event[key]) for key in ("pipeline", "run") if event.get(key)]
             seed = [f"seed {event['seed']}"] if "seed" in event else []
             self._print(Text(" · ".join(["r1flow", *named, *seed]), style="bold"))
@@ -90,12 +91,9 @@ class ConsoleView:
 
     def _on_stage(self, event: Event) -> None:
         name, state = str(event["stage"]), stage_state(event)
+        self._states[name] = state
         if state == "waiting":
-            if name not in self._waiting:
-                self._waiting.append(name)
             return
-        if name in self._waiting:
-            self._waiting.remove(name)
         why = str(event.get("why") or "")
         if state == "running":
             self._running[name] = _Running(name)
@@ -136,10 +134,14 @@ class ConsoleView:
         if event.get("passed"):  # else it is told as a finding
             self._print(_line("✓", "green", str(event["stage"]), str(event["text"])))
 
-    def _print(self, what: RenderableType, always: bool = False) -> None:
-        if always or not self.quiet:
+    def _print(self, what: RenderableType | _Line, always: bool = False) -> None:
+        if self.quiet and not always:
+            return
+        if self._live is not None and isinstance(what, _Line):
+            self.console.print(what.hanging())
+        else:
             # Plain output is read by machines: one event is one line, however narrow they claim to be.
-            self.console.print(what, soft_wrap=self._live is None)
+            self.console.print(what.text() if isinstance(what, _Line) else what, soft_wrap=self._live is None)
 
 
 class _Running:
@@ -162,35 +164,77 @@ class _Running:
         moved, spent = self.done - self.first, time.monotonic() - self.first_at
         return (self.total - self.done) * spent / moved if moved > 0 and spent > 1 else None
 
-    def text(self) -> str:
+    def text(self, *, left_first: bool = False) -> str:
+        """Steps, figures and time left; the latter first where the end may be cut off."""
         left = self.left_s()
-        shown = "  ".join(f"{_label(key)} {_number(key, value)}" for key, value in self.shown.items())
-        parts = [f"{self.done:,}/{self.total:,}" if self.total else "", shown]
-        return "  ".join(part for part in [*parts, f"{duration(left)} left" if left is not None else ""] if part)
+        shown = [f"{_label(key)} {_number(key, value)}" for key, value in self.shown.items()]
+        steps = f"{self.done:,}/{self.total:,}" if self.total else ""
+        to_go = f"{duration(left)} left" if left is not None else ""
+        parts = [steps, to_go, *shown] if left_first else [steps, *shown, to_go]
+        return "  ".join(part for part in parts if part)
 
 
 class _Screen:
-    """The live part: stages at work with their bars, then what waits."""
+    """The live part: stages at work with their bars, then the whole pipeline, each stage with its state."""
 
     def __init__(self, view: ConsoleView) -> None:
         self.view = view
 
     def __rich__(self) -> RenderableType:
-        table = Table.grid(padding=(0, 1))
-        for stage in list(self.view._running.values()):
-            bar = ProgressBar(total=max(1, stage.total), completed=stage.done, width=24, pulse=stage.total == 0)
-            spent = duration(time.monotonic() - stage.began)
-            table.add_row(Text("●", style="blue"), Text(stage.name, style="bold"), bar, Text(spent), Text(stage.text()))
-        waiting = list(self.view._waiting)
-        rest = (
-            f"  {len(waiting)} to come: {', '.join(waiting[:4])}{' …' if len(waiting) > 4 else ''}" if waiting else ""
-        )
-        spent = duration(time.monotonic() - self.view._began)
-        return Group(table, Text(f"  {spent}{'  ·' if rest else ''}{rest}", style="dim"))
+        whole, running = self.view.console.width, list(self.view._running.values())
+        bar, name = 10 if whole < 100 else 24, max([len(stage.name) for stage in running], default=0)
+        table = Table.grid(padding=(0, 1, 0, 0))
+        for width in (1, name, bar, 7, max(10, whole - name - bar - 13)):
+            table.add_column(no_wrap=True, width=width, overflow="ellipsis")
+        for stage in running:
+            done = ProgressBar(total=max(1, stage.total), completed=stage.done, width=bar, pulse=stage.total == 0)
+            spent = Text(duration(time.monotonic() - stage.began), justify="right")
+            text = Text(stage.text(left_first=True))
+            table.add_row(Text("●", style="blue"), Text(stage.name, style="bold"), done, spent, text)
+        return Group(table, *self._pipeline(whole))
+
+    def _pipeline(self, width: int) -> list[Text]:
+        """Time, and every stage with its state, in lines of this width."""
+        states = dict(self.view._states)
+        ended = sum(state in _MARKS for state in states.values())
+        parts = [(f"  {duration(time.monotonic() - self.view._began)} · {ended} of {len(states)}", "dim")]
+        for name, state in states.items():
+            mark, colour = _MARKS.get(state, ("●", "blue") if name in self.view._running else ("·", "dim"))
+            parts.append((f"  {mark} {name}", colour))
+        lines = [Text()]
+        for text, style in parts:
+            if len(lines[-1]) + len(text) > width:
+                lines.append(Text())
+            lines[-1].append(text, style=style)
+        return lines
 
 
-def _line(mark: str, colour: str, name: str, text: str) -> Text:
-    return Text.assemble((f"{mark} ", colour), (f"{name:<16} ", "bold" if colour != "dim" else "dim"), text)
+@dataclass(frozen=True)
+class _Line:
+    """Mark, stage and text of one event."""
+
+    mark: str
+    colour: str
+    name: str
+    what: str
+
+    def text(self) -> Text:
+        style = "bold" if self.colour != "dim" else "dim"
+        return Text.assemble((f"{self.mark} ", self.colour), (f"{self.name:<16} ", style), self.what)
+
+    def hanging(self) -> Table:
+        """For a terminal: what does not fit goes on below the text."""
+        table = Table.grid(padding=(0, 1, 0, 0))
+        table.add_column(no_wrap=True)
+        table.add_column(no_wrap=True, min_width=16)
+        table.add_column(overflow="fold", ratio=1)
+        style = "bold" if self.colour != "dim" else "dim"
+        table.add_row(Text(self.mark or " ", style=self.colour), Text(self.name, style=style), Text(self.what))
+        return table
+
+
+def _line(mark: str, colour: str, name: str, text: str) -> _Line:
+    return _Line(mark, colour, name, text)
 
 
 def _brief(metrics: Mapping[str, Any]) -> str:

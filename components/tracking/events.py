@@ -6,6 +6,8 @@
     progress  done, total, shown {name: number or text}
     metrics   step, values {name: number}
     say       text, optionally level ("warning"), address {name: url}, code_ignored [differences]
+    sweep     run (the sweep's id), pipeline, state running | done | failed | interrupted, files, table [rows],
+              metrics, params: of a whole sweep
     gate      mode (warn or stop), passed, text; verdict: everything, tests too. One that did not pass is also a finding
     finding   step, name, severity ("error" or "warning"), text; finding: everything, samples too
 

@@ -12,6 +12,7 @@ from components.artifacts import ArtifactStore
 from components.artifacts.trash import quarantined, size_of
 from flows.cache.garbage import Rules, find_garbage
 from flows.cache.pins import artifacts_of, read_pins
+from flows.errors import BadInput
 from flows.runs import list_runs
 from flows.status import duration_text, local_time, plain_table, size_text
 
@@ -38,9 +39,13 @@ def show(options: argparse.Namespace, console: Any) -> int:
             step = f"stopped at step {draft['step']}" if draft["step"] is not None else "begun"
             table.add_row(draft["stage"], draft["key"], step, "", "", size_text(size_of(draft["path"])), "")
     console.print(table)
-    free, aside = find_garbage(options.artifacts, Rules()), quarantined(store)
+    aside = quarantined(store)
     parts = [f"{len(rows)} artifacts, {size_text(sum(row['size'] for row in rows))} in {store.root}"]
-    parts += [f"{size_text(free.size)} used by no run: r1flow cache gc"] if free.items else []
+    try:
+        free = find_garbage(options.artifacts, Rules())
+        parts += [f"{size_text(free.size)} used by no run: r1flow cache gc"] if free.items else []
+    except BadInput:  # what can't be read has been named; gc refuses until it is put right
+        parts += ["what no run needs is not known"]
     parts += [f"{len(aside)} damaged ones set aside, {size_text(sum(map(size_of, aside)))}"] if aside else []
     console.print("; ".join(parts), markup=False, highlight=False, soft_wrap=True)
     return 0

@@ -41,9 +41,9 @@ class Fanout:
 
     def close(self, timeout_s: float = 60.0) -> bool:
         """Flush and end; what is emitted afterwards is not heard, what a listener emits meanwhile is."""
-        self.flush(timeout_s)
+        self.flush(timeout_s / 2)
         self._queue.put(None)
-        self._thread.join(timeout_s)
+        self._thread.join(timeout_s / 2)
         return not self._thread.is_alive()
 
     def __enter__(self) -> Fanout:

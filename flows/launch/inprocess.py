@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from components.runtime import Inputs, Interrupted, Out
 from flows.launch import Context, StageFailed
-from flows.launch.causes import is_transient, memory_remedy
+from flows.launch.causes import in_words, is_transient
 from flows.launch.worker import Job, call_stage
 
 if TYPE_CHECKING:
@@ -40,6 +40,5 @@ class InProcess:
         except KeyboardInterrupt:
             raise Interrupted(f"{spec.name} was stopped at once") from None
         except Exception as error:
-            reason = " ".join(filter(None, [f"{type(error).__name__}: {error}", memory_remedy(error)]))
-            transient = is_transient(error)
+            reason, transient = in_words(error, claim.draft), is_transient(error)
             raise StageFailed(spec.name, reason, traceback.format_exc(), transient=transient) from error

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from components.runtime import Inputs, Interrupted
 from flows.launch import Context, StageFailed
-from flows.launch.causes import explain_death, is_transient, oom_kills
+from flows.launch.causes import explain_death, is_transient, oom_kills, short_of_space
 from flows.launch.devices import cuda_devices
 from flows.launch.worker import Job, work
 
@@ -68,11 +68,15 @@ def _room_for_sockets() -> Iterator[None]:
 
 @dataclass
 class _Worker:
-    """One rank as the driver sees it. ``end`` is its last message, ``None`` while it has not sent one."""
+    """One rank as the driver sees it.
+
+    ``end`` is its last message, ``None`` while it has not sent one; ``server`` the pid of the fork server it is from.
+    """
 
     rank: int
     process: Any
     events: Connection
+    server: int | None = None
     end: dict[str, Any] | None = None
     ended_at: float = 0.0
     killed: bool = False
@@ -98,6 +102,24 @@ class _Worker:
 
     def failed(self) -> bool:
         return self.died() or (self.end is not None and self.end["end"] == "failed")
+
+    def orphaned(self) -> bool:
+        """Whether the fork server has ended: only that knows a worker's exit code, which then reads 255 at once."""
+        if self.server is None or self.process.exitcode != 255:
+            return False
+        patience = time.monotonic() + LAST_WORDS_S  # a dying process closes its files first
+        while not (ended := _has_ended(self.server)) and time.monotonic() < patience:
+            time.sleep(0.01)
+        return ended
+
+    def end_orphan(self) -> None:
+        """Kill a worker that `multiprocessing` can no longer reach, and wait until it is gone."""
+        for kill in (os.killpg, os.kill):
+            with contextlib.suppress(OSError):
+                kill(self.process.pid, signal.SIGKILL)
+        with contextlib.suppress(EOFError, OSError):
+            while self.events.poll(LINGER_S):
+                self.events.recv_bytes()
 
     def terminate(self) -> None:
         with contextlib.suppress(OSError):
@@ -167,6 +189,8 @@ class Torchrun:
                     if worker.process.exitcode is None:
                         worker.kill()
                         worker.process.join()
+                    elif worker.died() and worker.orphaned():
+                        worker.end_orphan()
                     worker.events.close()
             return _conclude(job, crew, emit, stop, oom_before)
 
@@ -212,7 +236,21 @@ def _start(job: Job, rank: int, lock_fd: int | None) -> _Worker:
         raise StageFailed(job.stage, reason, transient=is_transient(error) or isinstance(error, EOFError)) from error
     finally:
         send.close()  # only the worker keeps the writing end, so that its death reads as end of file
-    return _Worker(rank, process, receive)
+    return _Worker(rank, process, receive, _server_pid())
+
+
+def _has_ended(server: int) -> bool:
+    """Whether that fork server has ended; it is left for `ensure_running` to collect."""
+    try:
+        ended = os.waitid(os.P_PID, server, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True
+    return ended or _server_pid() != server
+
+
+def _server_pid() -> int | None:
+    """Of the fork server that runs now; `multiprocessing` has no public name for it."""
+    return getattr(multiprocessing.forkserver._forkserver, "_forkserver_pid", None)  # type: ignore[attr-defined]
 
 
 def _watch(crew: list[_Worker], emit: Emit, stop: Stop) -> None:
@@ -248,15 +286,19 @@ def _conclude(job: Job, crew: list[_Worker], emit: Emit, stop: Stop, oom_before:
         raise Interrupted(f"{job.stage} was killed")
     if dead:
         worker = dead[0]
-        death, transient = explain_death(worker.process.exitcode, oom_before, oom_kills())
+        death, transient = explain_death(worker.process.exitcode, oom_before, oom_kills(), orphaned=worker.orphaned())
+        reason = " ".join(filter(None, [f"worker {worker.rank} {death}.", short_of_space(Path(job.draft))]))
         log = _log_tail(Path(job.draft), worker.rank)
-        raise StageFailed(job.stage, f"worker {worker.rank} {death}", log, transient=transient)
+        raise StageFailed(job.stage, reason.removesuffix("."), log, transient=transient)
     if failed:
         end = failed[0].end or {}
         reason = f"worker {failed[0].rank} raised {end['reason']}"
         raise StageFailed(job.stage, reason, end["traceback"], transient=end["transient"])
     if any(worker.end is not None and worker.end["end"] == "interrupted" for worker in crew):
-        raise Interrupted(f"{job.stage} stopped at a checkpoint")
+        if stop.requested():
+            raise Interrupted(f"{job.stage} stopped at a checkpoint")
+        reason = "a worker was told to stop (SIGTERM or SIGHUP), though nobody asked the run to"
+        raise StageFailed(job.stage, reason, transient=True)
     resources = [(worker.end or {})["resources"] for worker in crew]
     _record(job, resources)
     emit({"event": "resources", "stage": job.stage, "workers": resources})

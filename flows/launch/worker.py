@@ -22,7 +22,7 @@ from typing import Any
 
 from components.runtime import Inputs, Interrupted, Out, Peers, StageArtifact
 from flows.build import ALLOWED, build, locate
-from flows.launch.causes import is_transient, memory_remedy
+from flows.launch.causes import in_words, is_transient
 
 _F_SETSIG = 10  # Linux; absent from the fcntl module
 
@@ -112,10 +112,10 @@ def work(job_json: str, rank: int, events: connection.Connection, lock_fd: int |
     except Interrupted:
         send({"end": "interrupted"})
     except BaseException as error:  # the driver raises it again, with this traceback
-        traceback.print_exc()
-        reason = " ".join(filter(None, [f"{type(error).__name__}: {error}".strip(), memory_remedy(error)]))
-        failure = {"reason": reason, "traceback": traceback.format_exc(), "transient": is_transient(error)}
-        send({"end": "failed", **failure})
+        failure = {"reason": in_words(error, Path(job.draft)), "traceback": traceback.format_exc()}
+        send({"end": "failed", **failure, "transient": is_transient(error)})
+        with contextlib.suppress(OSError):  # the disk of the log may be what failed
+            traceback.print_exc()
 
 
 def _plain(value: Any) -> Any:

@@ -205,9 +205,7 @@ def test_what_an_archive_must_not_hold_is_refused_and_leaves_nothing(
     assert str(bad) in str(caught.value)
     new = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if str(path) not in before}
     assert {name.split("/")[0] for name in new} <= {"there"}
-    whole = {(row["stage"], row["key"]) for row in other.ls()}
-    assert whole <= {("base", "k1"), ("sft", "k2")}
-    assert all(not problem for *_, problem in other.verify())  # one that came before it in the archive may be there
+    assert other.ls() == []
     assert not [path for path in other.root.rglob("*") if path.is_symlink()]
     assert not list((other.root / ".incoming").glob("*"))
 
@@ -242,7 +240,8 @@ def test_an_archive_that_is_cut_off_anywhere_gives_one_line_and_no_half_artifact
             break  # only the padding is gone
         with pytest.raises(BadArchive):
             receive(cut, other)
-        assert all(not problem for *_, problem in other.verify())
+        assert other.ls() == []
+        assert not list((other.root / ".incoming").glob("*"))
         last = part
     assert last > 10
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from components.artifacts import ArtifactStore
+from components.artifacts import ArtifactStore, lock
 from components.artifacts.lock import acquire
 
 
@@ -114,6 +114,61 @@ def test_a_lock_file_left_by_a_dead_process_blocks_nobody(tmp_path: Path):
     with store.claim("rl", "k", on_wait=said.append):
         pass
     assert said == []
+
+
+def test_a_deleted_lock_file_admits_no_second_builder(tmp_path: Path):
+    store, told, found = ArtifactStore(tmp_path / "cache"), [], []
+
+    def second() -> None:
+        with store.claim("s", "k", on_wait=told.append) as claim:
+            found.append(claim.existing())
+
+    with store.claim("s", "k") as claim:
+        (claim.draft / "x").write_text("1")
+        store.lock_path("s", "k").unlink()
+        thread = threading.Thread(target=second)
+        thread.start()
+        wait_until(lambda: told)
+        assert not found
+        made = claim.commit(metrics={}, parents={}, spec={}, wall_s=0)
+    thread.join(20)
+    assert "its lock file was deleted" in told[0]
+    assert [artifact.digest for artifact in found] == [made.digest]
+
+
+def test_a_waiter_does_not_take_the_lock_of_a_file_that_was_replaced_meanwhile(tmp_path: Path):
+    path, got, told = tmp_path / "k.lock", [], []
+    first = lock.acquire(path, "s/k")
+    thread = threading.Thread(target=lambda: got.append(lock.acquire(path, "s/k", told.append)))
+    thread.start()
+    wait_until(lambda: told)
+    path.unlink()
+    third = lock.acquire(path, "s/k", block=False)
+    assert first is not None and third is not None
+    os.close(first)
+    time.sleep(0.2)
+    assert not got
+    os.close(third)
+    thread.join(20)
+    assert lock.is_at(got[0], path)
+    os.close(got[0])
+
+
+def test_what_was_built_where_lock_and_draft_were_taken_away_is_not_published(tmp_path: Path):
+    store = ArtifactStore(tmp_path / "cache")
+    with store.claim("s", "k") as claim:
+        (claim.draft / "x").write_text("1")
+        store.lock_path("s", "k").unlink()
+        claim.draft.rename(tmp_path / "away")
+        with store.claim("s", "k") as other:
+            (other.draft / "x").write_text("2")
+            with pytest.raises(OSError, match=r"Not published\. Fix: leave lock files alone") as caught:
+                claim.commit(metrics={}, parents={}, spec={}, wall_s=0)
+            assert caught.value.errno == errno.ESTALE  # tried again, and then what the other one made is found
+            other.commit(metrics={}, parents={}, spec={}, wall_s=0)
+    found = store.find("s", "k")
+    assert found is not None
+    assert (found.path / "x").read_text() == "2"
 
 
 def test_a_worker_with_a_copy_of_the_descriptor_keeps_the_lock_after_the_claim_ends(tmp_path: Path):

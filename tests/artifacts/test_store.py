@@ -143,7 +143,20 @@ def foreign_manifest(path: Path) -> str:
     return "manifest.json: not a manifest of r1flow (schema None)"
 
 
+def file_for_folder(path: Path) -> str:
+    shutil.rmtree(path)
+    path.write_text("x")
+    return "is not a folder"
+
+
+def folder_for_manifest(path: Path) -> str:
+    (path / "manifest.json").unlink()
+    (path / "manifest.json").mkdir()
+    return "manifest.json: is a folder, not a file"
+
+
 DAMAGES = [truncate, empty, flip, remove, add, link, remove_manifest, truncate_manifest, edit_metrics, foreign_manifest]
+DAMAGES += [file_for_folder, folder_for_manifest]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -154,7 +167,7 @@ def test_a_damaged_artifact_is_named_set_aside_and_rebuilt(store: ArtifactStore,
         assert claim.existing() is None
         assert problem in claim.set_aside
     assert problem in (store.quarantined("base", "k1") or "")
-    assert (store.root / ".quarantine" / "base" / "k1.001").is_dir()  # kept for a look, not deleted
+    assert (store.root / ".quarantine" / "base" / "k1.001").exists()  # kept for a look, not deleted
     assert build(store).digest == first.digest
     assert store.find("base", "k1") is not None
 
@@ -307,3 +320,25 @@ def test_the_root_may_be_a_link_to_another_disk(tmp_path: Path):
     assert ArtifactStore(tmp_path / "disk").find("base", "k1") is not None
     assert json.loads((tmp_path / "disk/base/k1/manifest.json").read_text())["stage"] == "base"
     assert read_jsonl(tmp_path / "disk/base/k1" / TEXT) == [{"a": 1}]
+
+
+def test_verification_goes_on_after_artifacts_of_odd_kinds(store: ArtifactStore):
+    for key in ("k1", "k2", "k3", "k4"):
+        build(store, key=key)
+    file_for_folder(store.path("base", "k1"))
+    folder_for_manifest(store.path("base", "k2"))
+    flip(store.path("base", "k3"))
+    lock = store.lock_path("base", "k3")
+    lock.unlink()
+    lock.mkdir()
+    assert [bool(row["problem"]) for row in store.ls()] == [True, True, False, False]
+    problems = [problem for _, _, problem in store.verify()]
+    assert problems[0].startswith("is not a folder (moved to ")
+    assert problems[1].startswith("manifest.json: is a folder, not a file (moved to ")
+    assert problems[2].endswith(
+        "(left where it is: cannot lock " + f"{lock}: Is a directory. Something else stands in its place: remove that)"
+    )
+    assert problems[3] == ""
+    assert store.find("base", "k3") is None
+    with pytest.raises(IsADirectoryError, match="remove that"), store.claim("base", "k3"):
+        pass

@@ -15,8 +15,9 @@ from components.artifacts import write_json
 from components.data.builtin import Builtin
 from components.models.load import save_model
 from components.runtime import Inputs, Out, StageArtifact
-from components.stages import rl as stage
+from components.stages import rl_run as stage
 from components.stages.curate import curate
+from components.stages.rl import rl
 from flows.build import build, stage_specs
 from flows.compose import compose
 
@@ -61,7 +62,7 @@ def test_a_checkpoint_every_ten_steps_costs_less_than_three_per_cent(
         monkeypatch.setattr(stage, name, timed(name, getattr(stage, name)))
     settings = {spec.name: spec for spec in stage_specs(compose([]))}["rl_1"].settings
     settings = {**settings, "steps": STEPS, "checkpoint_every": EVERY, "max_new_tokens": LENGTH}
-    stage.rl(inputs, Out(tmp_path, "rl_1", seed=0), **build(settings))
+    rl(inputs, Out(tmp_path, "rl_1", seed=0), **build(settings))
     rows = [json.loads(line) for line in (tmp_path / "logs" / "metrics.jsonl").read_text().splitlines()]
     steps_s = sum(row["seconds_rollout"] + row["seconds_update"] for row in rows)
     first_s = spent["write_rows"][0]  # loads pyarrow and pandas, once a stage

@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 from components.data.builtin import Builtin
 from components.data.gym import ReasoningGym
 from components.data.programs import Programs
+from components.data.public import PublicSets
 from components.data.readers import Hub
 from components.data.safety import SafetyPrompts
 from components.data.tables import Table
@@ -24,6 +25,7 @@ EXPECTED = {
     "jsonl": Table,
     "math": Table,
     "pairs": Table,
+    "public": PublicSets,
     "reasoning_gym": ReasoningGym,
     "xstest": SafetyPrompts,
 }

@@ -195,7 +195,9 @@ def test_wrong_settings_name_the_nearest(tmp_path: Path) -> None:
         table(path, columns={"promt": "question"})
     assert "question: no such column (got prompt, answer)" in problem(path, columns={"prompt": "question"})
     with pytest.raises(DataError, match="test_fraction"):
-        table(path, test_fraction=1.0)
+        table(path, test_fraction=1.1)
+    with pytest.raises(DataError, match="fresh_fraction"):
+        table(path, fresh_fraction=1.0)
     with pytest.raises(DataError, match="verifier: unknown"):
         table(path, verifier="guess")
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
+from collections import Counter
 
 import pytest
 
@@ -69,6 +71,33 @@ def test_a_sweep_over_the_whole_smoke_pipeline_shares_what_comes_before(smoke: S
     for record in place.records():
         assert {name for name, stage in record["stages"].items() if stage["state"] == "reused"} >= shared
         assert record["stages"]["report"]["state"] == "done"
+
+
+def test_a_sweep_of_weights_and_seeds_builds_upstream_once_a_seed_and_goes_on_after_a_kill(place: Workplace) -> None:
+    command = ("run", "-m", "pipeline=smoke", "reward.weights.format=0.1,0.2,0.4", "seed=1,2", *QUICK)
+    sweep = place.start(*command)
+    assert becomes(True, lambda: len(place.records()) >= 3 or sweep.poll() is not None, limit_s=LIMIT_S)
+    sweep.kill()
+    sweep.wait()
+    assert becomes({}, place.leftovers) == {}  # the run at work stopped by itself
+    before = len(place.records())
+    done = place.r1flow(*command)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"going on, {before - 1} of 6 runs are done" in done.stdout
+    stages = [(name, stage) for record in place.records() for name, stage in record["stages"].items()]
+    built = [(name, stage["key"]) for name, stage in stages if stage["state"] == "done"]
+    assert len(built) == len(set(built))
+    counted = Counter(name for name, _ in built)
+    upstream = {"curate", "base", "cold_start", "profile", "preferences", "eval_base", "eval_cold_start"}
+    assert {name: counted[name] for name in upstream} == dict.fromkeys(upstream, 2)
+    assert {name: counted[name] for name in STAGES if name not in upstream} == {
+        name: 6 for name in STAGES if name not in upstream
+    }
+    [summary] = place.artifacts.glob("sweeps/*/summary.json")
+    arms = json.loads(summary.read_text())["arms"]
+    assert [(arm["label"], arm["seeds"]) for arm in arms] == [
+        (f"reward.weights.format={weight}", ["1", "2"]) for weight in (0.1, 0.2, 0.4)
+    ]
 
 
 @pytest.mark.parametrize(

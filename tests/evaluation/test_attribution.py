@@ -212,7 +212,8 @@ def test_a_run_is_attributed_along_its_longest_line_and_siblings_are_controls():
     )
     assert [s["stage"] for s in found["chain"]] == ["cold_start", "rl_1", "rl_2"]
     assert [(c["start"], c["stage"], c["control"], c["owned"]) for c in found["controls"]] == [
-        ("cold_start", "rl_1", "sft_more", pytest.approx(2 / 3))
+        ("cold_start", "rl_1", "sft_more", pytest.approx(2 / 3)),
+        ("cold_start", "rl_2", "sft_more", pytest.approx(2 / 3)),
     ]
     assert [(s["stage"], s["parent"]) for s in found["stages"]] == [
         ("cold_start", "base"),
@@ -249,6 +250,16 @@ def test_the_lines_say_it_with_the_figures():
         "; 50 % of the lift of rl_1 is its own; beside it format_rate +50.0 points; 91 and 88 CPU seconds"
     )
     assert attribution_lines({}) == []
+
+
+def test_rl_from_the_base_is_held_against_the_cold_start_and_against_what_came_of_it():
+    tasks = [f"t{i}" for i in range(8)]
+    table = {"base": (None, "0000"), "cold": ("base", "1000"), "rl_1": ("cold", "1111"), "rl_zero": ("base", "1100")}
+    found = attribute([Evaluated(s, p, prompts(dict.fromkeys(tasks, t))) for s, (p, t) in table.items()])
+    assert [(c["stage"], c["control"], c["difference"]["effect"]) for c in found["controls"]] == [
+        ("cold", "rl_zero", -0.25),
+        ("rl_1", "rl_zero", 0.5),
+    ]
 
 
 # --- lineage ---------------------------------------------------------------------------------------------------------

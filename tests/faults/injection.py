@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import components.stages.rl
+import components.stages.rl_run
 import components.stages.train
 from components.artifacts import ArtifactStore, Claim
 from components.runtime import Out
@@ -122,7 +122,7 @@ def _at(moment: str, nth: int, loop: Callable[[Callable[[Path], Any]], None]) ->
         case "artifact":
             Claim.commit = publish
         case "checkpoint":
-            components.stages.train.save_checkpoint = components.stages.rl.save_checkpoint = checkpoint
+            components.stages.train.save_checkpoint = components.stages.rl_run.save_checkpoint = checkpoint
         case "samples":
             Drawn.keep = samples
 

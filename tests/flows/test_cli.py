@@ -98,6 +98,18 @@ def test_a_signal_ends_the_run_with_its_code_and_says_so_in_the_record(tmp_path,
     assert (content["state"], content["exit"]) == ("interrupted", code)
 
 
+def test_ctrl_c_pressed_again_and_again_gives_130_and_not_a_death_by_signal(tmp_path, conf):
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{FIXTURES}"}
+    command = [sys.executable, "-m", "flows.cli", "run", "pipeline=waiting", "--config-dir", str(conf)]
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL)
+    wait_for(lambda: list(tmp_path.glob("artifacts/cache/wait/*.partial/begun")))
+    while process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.002)
+    assert process.returncode == 130
+    assert (record(tmp_path)["state"], record(tmp_path)["exit"]) == ("interrupted", 130)
+
+
 def test_a_killed_run_reads_killed_and_another_one_at_work_reads_running(r1flow, tmp_path, conf):
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{FIXTURES}"}
     command = [sys.executable, "-m", "flows.cli", "run", "pipeline=waiting", "--config-dir", str(conf)]

@@ -39,7 +39,7 @@ def test_a_changed_data_file_changes_the_stages_key_and_an_equal_one_does_not(tm
 
 
 def test_bad_rows_are_told_before_anything_runs(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"stage curate source: .*a\.jsonl:2 answer: expected text or a number"):
+    with pytest.raises(BadInput, match=r"^\S*a\.jsonl:2 answer: expected text or a number"):
         with_content([curate(write(tmp_path / "a.jsonl", "1", ["2"]))], ALLOW)
 
 

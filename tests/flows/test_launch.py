@@ -11,13 +11,14 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from components.artifacts import ArtifactStore
 from components.runtime import Interrupted
-from flows.launch import Context, StageFailed, make_launcher
+from flows.launch import Context, StageFailed, causes, make_launcher
 from flows.launch.events import Fanout
 from flows.launch.inprocess import InProcess
 from flows.launch.torchrun import Torchrun, warm_up
@@ -102,6 +103,27 @@ def test_a_worker_that_dies_is_the_reason_and_not_its_peers_broken_connection(
     assert "last words" in caught.value.details
 
 
+def test_a_full_disk_is_named_although_the_workers_log_cannot_be_written(store: ArtifactStore):
+    logs = store.draft_path("toy", "key") / "logs"
+    for folder in (logs, logs.parent / "checkpoints" / "begun"):  # so that the draft is kept
+        folder.mkdir(parents=True)
+    (logs / "worker-0.log").symlink_to("/dev/full")
+    with pytest.raises(StageFailed, match=r"worker 0 raised OSError.* No space left on device\. The disk") as caught:
+        launch(Torchrun(processes=1), "fail", store, how="raise")
+    assert "bytes are free in" in caught.value.reason
+    assert "Fix: free some, or set artifacts=DIR" in caught.value.reason
+    assert "in fail" in caught.value.details
+
+
+def test_a_worker_that_ends_without_a_word_on_a_full_disk_is_put_down_to_it(
+    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+):
+    usage = SimpleNamespace(total=1 << 40, used=1 << 40, free=4096)
+    monkeypatch.setattr(causes.shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(StageFailed, match=r"exited with code 3 .*The disk is full: 4,096 bytes are free in /.* Fix:"):
+        launch(Torchrun(processes=1), "fail", store, how="exit")
+
+
 def test_a_segfault_leaves_the_python_stack_in_the_log(store: ArtifactStore):
     with pytest.raises(StageFailed) as caught:
         launch(Torchrun(processes=1), "fail", store, how="segfault")
@@ -138,14 +160,17 @@ def test_a_stop_before_the_worker_has_its_handlers_is_not_lost(store: ArtifactSt
             launch(Torchrun(processes=2), "steps", store, stop=stop, n=1000)
 
 
-def test_sigterm_to_one_worker_stops_all_ranks_at_the_same_step(store: ArtifactStore):
+def test_sigterm_to_one_worker_stops_all_ranks_at_the_same_step_and_may_be_tried_again(store: ArtifactStore):
     def terminate_one(event: dict[str, Any]) -> None:
         if event["event"] == "progress" and event["done"] == 3:
             os.kill(children()[0], signal.SIGTERM)
 
     spec = StageSpec("toy", f"{TOYS}.steps", settings={"n": 1000})
-    with store.claim("toy", "key") as claim, pytest.raises(Interrupted):
+    with store.claim("toy", "key") as claim, pytest.raises(StageFailed, match="nobody asked the run to") as caught:
         Torchrun(processes=2)(spec, {}, claim, Context(terminate_one, Stop(), ALLOW))
+    assert caught.value.transient
+    at = int((store.draft_path("toy", "key") / "checkpoints" / "cursor").read_text())
+    assert 3 <= at < 1000
 
 
 def children() -> list[int]:

@@ -125,6 +125,39 @@ def test_a_run_shows_its_stages_and_a_second_one_shows_them_cached(home: Path, s
     assert next(run for run in runs if run["name"] == "a")["state"]["message"] == key
 
 
+def test_a_stage_shows_its_log_its_progress_and_an_evaluations_figures(home: Path, server: Server, tmp_path: Path):
+    metrics = {"pass@1": {"value": 0.5, "low": 0.41234, "high": 0.6, "n": 10}}
+    (tmp_path / "summary.json").write_text(json.dumps({"metrics": metrics}))
+    listener = PrefectListener(home, "shown", lambda event: None)
+    for event in (
+        {"event": "run", "state": "running", "stages": [{"stage": "eval_1", "inputs": {}}]},
+        {"event": "stage", "stage": "eval_1", "state": "building", "why": "building: never built"},
+        {"event": "say", "stage": "eval_1", "text": "640 prompts"},
+        {"event": "metrics", "stage": "eval_1", "step": 3, "values": {"reward": 0.25}},
+        {"event": "progress", "stage": "eval_1", "done": 1, "total": 4},
+        {
+            "event": "stage", "stage": "eval_1", "state": "done", "wall_s": 2.0, "metrics": {"pass@1": 0.5},
+            "artifact": {"key": "k", "path": str(tmp_path), "digest": "d"},
+        },
+        {"event": "run", "state": "done"},
+    ):  # fmt: skip
+        listener(event)
+    listener.close(PATIENCE_S)
+    run_id = flow_run(server, "shown")["id"]
+    found = {row["key"]: row for row in ask(server, "artifacts") if row["flow_run_id"] == run_id}
+    assert found["eval-1-progress"]["type"] == "progress" and found["eval-1-progress"]["data"] == 100
+    assert json.loads(found["eval-1-figures"]["data"]) == [{"metric": "pass@1", **metrics["pass@1"], "low": 0.4123}]
+    assert "| pass@1 | 0.5 |" in found["eval-1"]["data"]
+    assert "| eval_1 | done | 2.0 |" in found["stages"]["data"]
+    [task] = ask(server, "task_runs", flow_runs={"id": {"any_": [run_id]}})
+    wanted = {"building: never built", "640 prompts", "step 3: reward 0.25"}
+
+    def told() -> set[str]:
+        return {row["message"] for row in ask(server, "logs", logs={"task_run_id": {"any_": [task["id"]]}})} & wanted
+
+    assert becomes(wanted, told) == wanted
+
+
 def test_a_failed_stage_and_what_needs_it(home: Path, server: Server, tmp_path: Path):
     specs = [spec("bad", "fail", settings={"how": "raise"}), spec("child", inputs={"x": "bad"}), spec("good")]
     result, _ = run(specs, tmp_path, home, "broken")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -145,7 +146,10 @@ def test_data_of_another_kind(tmp_path: Path, monkeypatch) -> None:
         "stage base model: the data have no text to pretrain it on. "
         "Fix: model=pretrained model.source.path=DIR_OR_HUB_NAME."
     ]
-    monkeypatch.setattr("importlib.util.find_spec", lambda name, package=None: None)
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name, package=None: None if name == "reasoning_gym" else found(name, package)
+    )
     [line] = refused(tmp_path, "data=reasoning_gym", "pipeline=r1_zero", "model=pretrained", "model.source.path=a/b")
     assert "curate source: needs the package reasoning-gym. Fix: pip install 'r1flow[reasoning-gym]'" in line
 

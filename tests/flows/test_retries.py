@@ -100,6 +100,14 @@ def test_a_worker_that_was_lost_is_replaced(tries: Tries):
     assert "worker 0 was killed (SIGKILL) from outside; memory had not run out. This may pass" in tries.warnings()[0]
 
 
+def test_a_worker_that_was_lost_with_the_fork_server_is_replaced_by_one_of_a_new_server(tries: Tries):
+    if causes.oom_kills() is None:
+        pytest.skip("this kernel does not say whether memory ran out")
+    result = tries("server", launcher=ONE)
+    assert (result.state, tries.begun) == ("done", 2)
+    assert "worker 0 was lost with the fork server, which was killed (SIGKILL) from outside" in tries.warnings()[0]
+
+
 def test_a_worker_that_crashed_by_itself_is_not(tries: Tries):
     result = tries("SIGSEGV", launcher=ONE)
     assert (result.state, tries.begun) == ("failed", 1)
@@ -115,6 +123,7 @@ def test_a_worker_that_crashed_by_itself_is_not(tries: Tries):
         (-signal.SIGHUP, 0, 0, "died of SIGHUP", True),
         (-signal.SIGABRT, 0, 0, "died of SIGABRT", False),
         (3, 0, 0, "exited with code 3", False),
+        (255, 0, 0, "exited with code 255", False),
     ],
 )
 def test_what_a_death_means(exitcode: int, before: int | None, after: int | None, says: str, again: bool):

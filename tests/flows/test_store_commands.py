@@ -311,6 +311,24 @@ def test_bad_input_gives_2_and_one_line(art: Path, capsys, arguments: list[str],
     assert "Fix: " in line
 
 
+def test_each_subcommand_has_a_page_of_its_own_with_its_own_options(capsys) -> None:
+    def told(*arguments: str) -> str:
+        capsys.readouterr()
+        assert main(["cache", *arguments]) == 0
+        return capsys.readouterr().out
+
+    everything = told("--help")
+    subs = ("ls", "verify", "gc", "pin", "unpin", "export", "import")
+    pages = [told(what, "--help") for what in subs]
+    assert len(set(pages)) == len(subs)
+    for what, text in zip(subs, pages, strict=True):
+        assert text.startswith(f"usage: r1flow cache {what} ")
+        assert "--artifacts DIR" in text
+        assert ("--keep-last N" in text, "--alone" in text) == (what == "gc", what == "export")
+    assert "--keep-last N" in everything and "--alone" in everything and "gc: do it" in everything
+    assert told("--artifacts", "x", "gc", "-h") == pages[2]
+
+
 def test_the_commands_say_what_they_did(names: list[str], art: Path, capsys, monkeypatch) -> None:
     cache = ["cache", "--artifacts", str(art)]
     monkeypatch.setenv("COLUMNS", "200")

@@ -108,6 +108,9 @@ def moody(inputs: Inputs, out: Out, *, how: str, times: int, tally: str, steps: 
                     raise ValueError("the answer is 43")
                 case "memory":
                     raise MemoryError
+                case "server":  # kills the process this one was forked from, and lives on
+                    os.kill(os.getppid(), signal.SIGKILL)
+                    time.sleep(30)
                 case "from":
                     raise RuntimeError("could not fetch") from TimeoutError("no answer")
                 case number:

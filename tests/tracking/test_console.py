@@ -100,7 +100,34 @@ def test_the_live_display_shows_who_works_and_who_waits():
     screen = capture.get()
     assert "base" in screen
     assert "1/10" in screen
-    assert "1 to come: rl_1" in screen
+    assert "1 of 3" in screen
+    assert "↺ curate" in screen
+    assert "· rl_1" in screen
+
+
+def test_on_a_narrow_terminal_a_stage_at_work_is_one_line_and_a_long_remark_hangs_below_its_text(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
+    out = io.StringIO()
+    terminal = Console(file=out, width=80, force_terminal=True, color_system=None)
+    view = ConsoleView(console=terminal, live=True)
+    view({"event": "stage", "stage": "rl_1", "state": "running", "why": f"building: {'source x edited; ' * 8}"})
+    shown = {"reward": 0.5, "accuracy": 0.25, "length": 20.0, "signal": 0.75, "tokens_per_s": 12345.0}
+    for step in (1, 21):
+        clock[0] += 10
+        view({"event": "progress", "stage": "rl_1", "done": step, "total": 120, "shown": shown})
+    with terminal.capture() as capture:
+        terminal.print(view._live.get_renderable())
+    view.close()
+    [line, *_] = capture.get().splitlines()
+    assert line.startswith("● rl_1 ━")
+    assert "21/120  50 s left  reward 0.500" in line
+    assert len(line) <= 80
+    assert line.rstrip().endswith("…")
+    said = out.getvalue().splitlines()
+    assert said[0].startswith("▸ rl_1             building: source x edited;")
+    assert len(said) > 1
+    assert all(line.startswith(" " * 19) for line in said[1:])
 
 
 def test_a_finding_is_one_line_even_when_quiet():

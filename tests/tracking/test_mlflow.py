@@ -75,7 +75,7 @@ def test_a_run_is_recorded_with_a_child_per_stage(tmp_path, home):
     assert rl.data.tags["r1flow.finding.truncation"] == "truncation (step 4): 93% cut"
     assert parent.data.tags["r1flow.finding.truncation"] == "rl_1 step 4"
     assert parent.data.metrics["rl_1/pass_at_1"] == 0.6
-    assert [file.path for file in client.list_artifacts(parent.info.run_id)] == ["report.html"]
+    assert [file.path for file in client.list_artifacts(parent.info.run_id)] == ["environment.json", "report.html"]
     assert not (home / "pending").exists()
 
 
