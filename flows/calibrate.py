@@ -63,7 +63,7 @@ def calibrate(
         return None
     import torch  # heavy, as all below: paid by --measure only
 
-    import flows.launch.warm  # noqa: F401 – what the workers of a run have loaded before they start
+    import flows.launch.loaded  # noqa: F401 – what the workers of a run have loaded before they start
     from components.models.decoder import make_decoder
     from components.rng import derive
 

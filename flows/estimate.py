@@ -20,6 +20,7 @@ from flows.effort import Counts, effort
 from flows.history import Row, alike, distance
 from flows.run_only import key_settings
 from flows.stage import StageSpec
+from flows.status import size_text
 
 OWN_S = 1.0  # of a stage whatever its work: starting workers, reading, writing
 LOADED = 2.0  # times as long on a machine that others use as well
@@ -209,24 +210,15 @@ def warnings(estimates: Mapping[str, Estimate], free_disk: float, free_memory: f
     disk = sum(found.disk for found in estimates.values())
     if disk > free_disk:
         yield (
-            f"the run needs about {size(disk)} of disk and {size(free_disk)} are free. Fix: r1flow cache gc, or "
-            "artifacts=DIR on another disk"
+            f"the run needs about {size_text(disk)} of disk and {size_text(free_disk)} are free. Fix: r1flow cache gc, "
+            "or artifacts=DIR on another disk"
         )
     for name, found in estimates.items():
         if free_memory is not None and found.memory > free_memory:
             yield (
-                f"{name} needs up to {size(found.memory)} of memory and {size(free_memory)} are available. Fix: lower "
-                f"{name}.micro_batch_tokens, or launcher.processes=1"
+                f"{name} needs up to {size_text(found.memory)} of memory and {size_text(free_memory)} are available. "
+                f"Fix: lower {name}.micro_batch_tokens, or launcher.processes=1"
             )
-
-
-def size(count: float) -> str:
-    """``1.4 GiB``."""
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}"
-        count /= 1024
-    return f"{count:.1f} GiB"
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:

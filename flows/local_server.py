@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
@@ -70,6 +71,8 @@ def wait_until_it_answers(url: str, *, server: Server | None = None, log: Path |
         if time.monotonic() > deadline:
             raise ServerFailed(f"no answer from {url} within {limit_s:.0f} s{see}")
         time.sleep(0.2)
+    if server is not None and not server.is_running():  # it was another one that answered
+        raise ServerFailed(f"the server ended while it was starting{see}")
 
 
 def answers(url: str) -> bool:
@@ -106,8 +109,26 @@ def free_port(preferred: int) -> int:
     raise ServerFailed("no free port on 127.0.0.1")
 
 
+def _reserve(port: int) -> socket.socket | None:
+    """A name that stands for the port as long as somebody holds it; None if somebody does.
+
+    A server binds its port seconds after it was chosen. It is handed the name, so that another one that is started
+    meanwhile takes another port. Where there are no such names (not Linux) nothing is reserved.
+    """
+    holder = socket.socket(socket.AF_UNIX)
+    if not sys.platform.startswith("linux"):
+        return holder
+    try:
+        holder.bind(f"\0r1flow-port-{port}")
+    except OSError:
+        holder.close()
+        return None
+    return holder
+
+
 def _start(home: Path, preferred_port: int, recipe: Recipe) -> Server:
-    port = free_port(preferred_port)
+    reserved = _reserve(preferred_port)
+    port = free_port(preferred_port if reserved else 0)
     command, environment = recipe(port)
     with (home / "server.log").open("a") as log:
         process = subprocess.Popen(
@@ -118,7 +139,10 @@ def _start(home: Path, preferred_port: int, recipe: Recipe) -> Server:
             stdout=log,
             stderr=log,
             start_new_session=True,  # outlives whoever started it, and Ctrl-C
+            pass_fds=[reserved.fileno()] if reserved else [],
         )
+    if reserved:
+        reserved.close()
     server = Server(process.pid, port, _born(process.pid) or "")
     draft = home / "server.json.tmp"
     draft.write_text(json.dumps(asdict(server)) + "\n")

@@ -9,10 +9,11 @@ from typing import Any
 
 from components.artifacts import ArtifactStore
 from components.runtime import StageArtifact
-from flows.estimate import Estimate, room, size, total_s, warnings
+from flows.estimate import Estimate, room, total_s, warnings
 from flows.explain import one_line
 from flows.source import digest_of, source_files
 from flows.stage import StageSpec, despite_code, explain, own_changes, same_but_for_code, stage_key, targets
+from flows.status import size_text
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def _cost(found: Estimate | None) -> tuple[str, str, str, str]:
     if found is None:
         return "", "", "", ""
     time = f"{_short_time(found.s)} ({_short_time(found.low_s)}–{_short_time(found.high_s)})"
-    return time, size(found.disk), size(found.memory) if found.memory else "", found.source
+    return time, size_text(found.disk), size_text(found.memory) if found.memory else "", found.source
 
 
 def _short_time(seconds: float) -> str:
@@ -124,11 +125,11 @@ def costs_of(
         disk, memory = room(artifacts)
         needed = sum(found.disk for found in estimates.values())
         peak = max(found.memory for found in estimates.values())
-        most = "" if memory is None else f" ({size(memory)} available)"
+        most = "" if memory is None else f" ({size_text(memory)} available)"
         lines.append(
             f"about {total(lambda e: e.s)} in all ({total(lambda e: e.low_s)} on an idle machine to "
-            f"{total(lambda e: e.high_s)} on a loaded one); disk {size(needed)} ({size(disk)} free); memory at most "
-            f"{size(peak)}{most}"
+            f"{total(lambda e: e.high_s)} on a loaded one); disk {size_text(needed)} ({size_text(disk)} free); memory "
+            f"at most {size_text(peak)}{most}"
         )
     if missing:
         which = ", ".join(missing[:6]) + (f" and {len(missing) - 6} more" if len(missing) > 6 else "")

@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from components.models.cache import LeanCache
 from components.models.fused import normalise, pick, rotate, spread
+from components.models.paged import PagedCache, agrees, compiled_loops
 from components.models.projections import (
     adapted,
     add_beside,
@@ -79,6 +80,7 @@ class LeanDecoder:
         self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // self.heads
         self.eps = config.rms_norm_eps
         self._rotations = torch.empty(0)
+        self._loops_agree: bool | None = None
 
     @property
     def head(self) -> Tensor:
@@ -154,7 +156,10 @@ class LeanDecoder:
         return torch.cat([first, states[split:].view(rows, width, states.shape[-1])], 1)
 
     def new_cache(self) -> LeanCache:
-        return LeanCache(self)
+        loops = compiled_loops(self)
+        if loops is not None and self._loops_agree is None:
+            self._loops_agree = agrees(self, loops)
+        return PagedCache(self, loops) if loops is not None and self._loops_agree else LeanCache(self)
 
     def _forward(self, ids: Tensor, rotation: Tensor, attend: Attend, valid: Tensor | None) -> Tensor:
         """States of flat ids. Where ``valid`` is False, and there is enough of it, nothing is computed but zeros."""

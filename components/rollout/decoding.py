@@ -14,7 +14,7 @@ from torch import Tensor
 from components.rollout.episodes import Errands
 from components.rollout.handover import Handover, Turn
 from components.rollout.protocol import Completion, Request
-from components.rollout.sampling import Sampling, choose, mix, uniforms
+from components.rollout.sampling import Sampling, draw, mix
 from components.types import Finish
 
 _RUNNING, _STOP, _LENGTH, _FAILED, _WAITING = range(5)
@@ -184,7 +184,7 @@ class Run:
     def _advance(self, logits: Tensor) -> None:
         """Choose or force one token per row and record it."""
         row, at = self.sequence, self.written
-        token, logp = choose(logits, uniforms(self.key[row], at), self.sampling)
+        token, logp = draw(logits, self.key[row], at, self.sampling)
         event = self.is_event[token]
         if self.longest == self.tokens.shape[1]:
             self._widen()

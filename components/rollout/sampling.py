@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
+
+from components.compiled import kernels
 
 _BLOCK = 32
 
@@ -59,6 +62,25 @@ def uniforms(key: Int[Tensor, " R"], position: Int[Tensor, " R"]) -> Float[Tenso
     """Independent uniform numbers in (0, 1), float32, for positions of sequences with ``key = mix(seed)``."""
     bits = _shift(mix(key + position * -0x61C8864680B583EB), 41)  # golden-ratio steps; 23 bits stay
     return (bits * 2 + 1).to(torch.float32) * 2.0**-24
+
+
+def draw(
+    logits: Float[Tensor, "R V"], key: Int[Tensor, " R"], position: Int[Tensor, " R"], sampling: Sampling
+) -> tuple[Int[Tensor, " R"], Float[Tensor, " R"]]:
+    """`choose` by the `uniforms` of (key, position); in one pass where loops are compiled and nothing is truncated.
+
+    Both ways follow one distribution function: they differ only where rounding decides. ``logits`` may be overwritten.
+    """
+    loops = None if sampling.truncates or not logits.is_contiguous() or logits.device.type != "cpu" else kernels()
+    if loops is None:
+        return choose(logits, uniforms(key, position), sampling)
+    rows, size = logits.shape
+    token, logp = torch.empty(rows, dtype=torch.long), torch.empty(rows)
+    blocks = -(-size // loops.BLOCK)
+    scratch, sums = np.empty(blocks * loops.BLOCK, np.float32), np.empty(blocks, np.float32)
+    given = (logits.numpy(), key.numpy(), position.numpy(), np.float32(sampling.temperature))
+    loops.sample(*given, scratch, sums, token.numpy(), logp.numpy())
+    return token, logp
 
 
 def choose(

@@ -42,6 +42,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
     return made
 
 
+@pytest.mark.slow
 def test_a_checkpoint_every_ten_steps_costs_less_than_three_per_cent(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,6 +58,7 @@ def paired(ours: Callable[[], None], theirs: Callable[[], None]) -> dict[str, fl
     return {"ours_ms": median(times[0]), "trl_ms": median(times[1]), "ratio": median(ratios)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_a_loss_with_its_gradient_costs_no_more_than_trls(case: str, tmp_path: Path) -> None:
     settings, pieces = CASES[case]

@@ -29,6 +29,7 @@ def rate(run: Callable[[int], object]) -> float:
         return PROGRAMS / (perf_counter() - began)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not HERE, reason="neither bubblewrap nor Landlock on this machine")
 @pytest.mark.parametrize("backend", HERE)
 def test_a_confined_program_costs_less_than_a_fresh_unconfined_python(backend: str) -> None:

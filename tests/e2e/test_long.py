@@ -90,9 +90,7 @@ def test_a_sweep_of_weights_and_seeds_builds_upstream_once_a_seed_and_goes_on_af
     counted = Counter(name for name, _ in built)
     upstream = {"curate", "base", "cold_start", "profile", "preferences", "eval_base", "eval_cold_start"}
     assert {name: counted[name] for name in upstream} == dict.fromkeys(upstream, 2)
-    assert {name: counted[name] for name in STAGES if name not in upstream} == {
-        name: 6 for name in STAGES if name not in upstream
-    }
+    assert {counted["rl_1"], counted["rl_2"]} == {6}  # what comes after is shared where the smallest RL changes nothing
     [summary] = place.artifacts.glob("sweeps/*/summary.json")
     arms = json.loads(summary.read_text())["arms"]
     assert [(arm["label"], arm["seeds"]) for arm in arms] == [

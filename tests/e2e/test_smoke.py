@@ -51,7 +51,7 @@ def test_nothing_is_written_outside_the_artifacts(smoke: Smoke) -> None:
     assert files_below(root / "tmp") == set()
     assert files_below(smoke.place.project) == files_below(ROOT / "tests/e2e/user", but=("__pycache__",))
     names = {entry.name for entry in smoke.place.artifacts.iterdir()}
-    assert names == {"cache", "runs", "mlflow", "prefect"}
+    assert names == {"cache", "runs", "mlflow", "prefect", "gate"}
     assert not list(smoke.place.artifacts.glob("cache/*/*.partial"))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,3 +66,9 @@ def test_a_model_that_is_only_loaded_is_not_pretrained() -> None:
     assert from_rates(loaded, RATES).s == pytest.approx(START_S + 0.5)
     trained = spec("base_model.base_model", model={}, steps=10, batch_size=5, context=20)
     assert from_rates(trained, RATES).s == pytest.approx(START_S + 0.5 + 1.0)
+
+
+def test_measuring_leaves_the_signals_of_the_process_as_they_are() -> None:
+    code = "import signal, flows.calibrate, flows.launch.loaded; print(signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

@@ -13,9 +13,10 @@ import pytest
 from components.artifacts import ArtifactStore
 from components.runtime import StageArtifact
 from flows.effort import effort
-from flows.estimate import LOADED, OWN_S, UNSURE, Estimate, History, available_memory, room, size, total_s, warnings
+from flows.estimate import LOADED, OWN_S, UNSURE, Estimate, History, available_memory, room, total_s, warnings
 from flows.plan import costs_of, make_plan, plan_table
 from flows.stage import StageSpec, digest_of, source_files, stage_key, targets
+from flows.status import size_text
 
 STAGES = "components.stages"
 TWO = {"processes": 2, "threads": 1}
@@ -150,7 +151,7 @@ def test_room_is_asked_of_the_disk_that_will_hold_the_artifacts(tmp_path: Path) 
     assert disk > 0
     memory = available_memory()
     assert memory is None or memory > 2**20
-    assert size(1500) == "1 KiB"
+    assert size_text(1500) == "1 KiB"
 
 
 def test_the_plan_shows_them_and_says_what_it_does_not_know(store: ArtifactStore, tmp_path: Path) -> None:

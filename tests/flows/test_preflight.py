@@ -1,5 +1,6 @@
 """Every kind of bad input gives one line that names key, value and remedy, before anything runs."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -47,6 +48,9 @@ def test_every_built_in_option_fits_the_default_pipeline_or_says_what_it_lacks(c
         with pytest.raises(BadInput) as error:
             check(None, choice)
         assert all("must be given" in line for line in str(error.value).splitlines())
+    elif choice == "engine=vllm" and importlib.util.find_spec("vllm") is None:
+        with pytest.raises(BadInput, match=r"vLLM is not installed here\. Fix: pip install vllm"):
+            check(None, choice)
     else:
         assert check(None, choice)
 

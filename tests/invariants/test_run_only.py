@@ -59,6 +59,7 @@ TRIED = {
     "components.stages.reject.reject": {"checkpoint_every"},
     "components.stages.evaluate.evaluate": {"checkpoint_every"},
     "components.rollout.torch_engine.TorchEngine": {"max_batch"},
+    "components.rollout.vllm_engine.VllmEngine": {"concurrency"},  # requests at a time, each with a seed of its own
     "components.environments.sandbox.pool.Sandbox": {"workers"},  # in tests/environments/test_sandbox.py
     "components.rewards.math_verifier.MathVerifier": {"workers"},  # in tests/rewards/test_math.py
     "components.rewards.mix.Mix": {"workers"},  # in tests/stages/test_rl_rewards.py and tests/rewards/test_isolated.py

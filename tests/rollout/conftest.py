@@ -36,6 +36,21 @@ def make_small_decoder():
     return small_decoder
 
 
+@pytest.fixture(scope="session")
+def make_talkative(tokenizer):
+    """A random policy that often writes </tool>, and ends its turn the more often the larger ``ends`` is."""
+
+    def make(ends):
+        decoder = small_decoder("Llama", len(tokenizer))
+        with torch.no_grad():
+            for name, strength in (("</tool>", 0.9), ("<|im_end|>", ends)):
+                direction = decoder.model.model.embed_tokens.weight.mean(0)
+                decoder.head[tokenizer.convert_tokens_to_ids(name)] += strength * direction.sign()
+        return decoder
+
+    return make
+
+
 def small_decoder(family, vocabulary, **config):
     import transformers
 

@@ -21,14 +21,8 @@ ENGINES = ["torch", "hf", "vllm server", "vllm offline"]
 
 
 @pytest.fixture(scope="module")
-def policy(tokenizer, make_small_decoder):
-    """A random policy that often calls the tool and sometimes ends its turn."""
-    decoder = make_small_decoder("Llama", len(tokenizer))
-    with torch.no_grad():
-        for name, strength in (("</tool>", 0.9), ("<|im_end|>", 0.5)):
-            direction = decoder.model.model.embed_tokens.weight.mean(0)
-            decoder.head[tokenizer.convert_tokens_to_ids(name)] += strength * direction.sign()
-    return decoder
+def policy(make_talkative):
+    return make_talkative(ends=0.5)
 
 
 @pytest.fixture(params=ENGINES)

@@ -63,14 +63,8 @@ class EchoEpisode:
 
 
 @pytest.fixture(scope="module")
-def talkative(tokenizer, make_small_decoder):
-    """A random policy that often writes </tool> and sometimes ends its turn."""
-    decoder = make_small_decoder("Llama", len(tokenizer))
-    with torch.no_grad():
-        for name, strength in (("</tool>", 0.9), ("<|im_end|>", 0.4)):
-            direction = decoder.model.model.embed_tokens.weight.mean(0)
-            decoder.head[tokenizer.convert_tokens_to_ids(name)] += strength * direction.sign()
-    return decoder
+def talkative(make_talkative):
+    return make_talkative(ends=0.4)
 
 
 def assert_same(got, expected):

@@ -67,3 +67,14 @@ class Axis:
         if value and (abs(value) >= 1e5 or abs(value) < 1e-3):
             return f"{value:.1e}"
         return f"{value:.4g}"
+
+    def lines_across(self, left: float, right: float) -> list[str]:
+        """SVG of the ticks of an upright axis: a line across the chart, and its value beside it."""
+        parts = []
+        for tick in self.ticks():
+            y = self.at(tick)
+            parts.append(f'<line class="grid" x1="{left}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>')
+            parts.append(
+                f'<text class="axis" x="{left - 5}" y="{y + 3.5:.1f}" text-anchor="end">{self.text(tick)}</text>'
+            )
+        return parts

@@ -120,13 +120,7 @@ def _said(s: Series, longest: Series, y_axis: Axis) -> list[str | None]:
 
 
 def _grid(x_axis: Axis, y_axis: Axis, x_label: str) -> str:
-    parts = []
-    for tick in y_axis.ticks():
-        y = y_axis.at(tick)
-        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(
-            f'<text class="axis" x="{_LEFT - 5}" y="{y + 3.5:.1f}" text-anchor="end">{y_axis.text(tick)}</text>'
-        )
+    parts = y_axis.lines_across(_LEFT, _WIDTH - _RIGHT)
     below = _HEIGHT - _BOTTOM + 14
     for tick in x_axis.ticks():
         parts.append(f'<text class="axis" x="{x_axis.at(tick):.1f}" y="{below}" text-anchor="middle">{tick:g}</text>')
