@@ -145,7 +145,7 @@ class AgentEpisode:
 def tool_environment_check(settings: Mapping[str, Any]) -> list[str]:
     """What is wrong with a tool environment's settings."""
     turns, calls, parallel, chars = (
-        int(settings.get(name) or 1) for name in ("max_turns", "max_calls", "max_parallel", "max_chars")
+        settings.get(name, 1) for name in ("max_turns", "max_calls", "max_parallel", "max_chars")
     )
     return _problems(turns, calls, parallel, chars, settings.get("seconds", 1.0), settings.get("costs") or {})
 

@@ -91,7 +91,7 @@ def calls(kind):
 
 def make_policy(tokenizer, kind, small_decoder, **config):
     """A random decoder that likes calls and ends of turns."""
-    decoder = small_decoder("Llama", len(tokenizer), max_position_embeddings=640, **config)
+    decoder = small_decoder("Llama", len(tokenizer), **{"max_position_embeddings": 640, **config})
     with torch.no_grad():
         direction = decoder.model.model.embed_tokens.weight.mean(0).sign()
         for name in (*calls(kind), tokenizer.eos_token):

@@ -19,7 +19,7 @@ from components.environments.tools.formats import Call, Malformed
 from components.environments.tools.host import MAX_STATE, Broken, Said, as_json
 from components.types import Task
 
-_STARTUP_S = 120.0
+STARTUP_S = 120.0
 _BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from components.environments.tools.process_worker import main; main(int(sys.argv[2]))"
@@ -103,29 +103,20 @@ class Processes:
 _REMEDY = "Fix: define it at the top level of a module on the path, or set isolate: never"
 
 
-class Elsewhere:
-    """`Host` whose tools live in a process of this episode's own."""
+class Conversation:
+    """Questions to the process of one episode, a JSON line each; it is killed when it is late.
 
-    def __init__(self, connection: socket.socket, task: Task | None, settings: Processes) -> None:
-        self._connection, self._seconds = connection, settings.seconds
+    Args:
+        most: bytes of an answer.
+    """
+
+    def __init__(self, connection: socket.socket, most: int) -> None:
+        self._connection, self._most = connection, most
         self._received = bytearray()
-        self._most = MAX_STATE + 8 * settings.max_chars
         self._pid = 0
-        ready = self._ask({"task": None if task is None else task.to_json()}, _STARTUP_S)
-        self._pid = int(ready["pid"])
 
-    def call(self, call: Call | Malformed) -> Said:
-        said = self._ask({"call": as_json(call)}, self._seconds)
-        return Said(said["kind"], said["text"])
-
-    def state(self) -> dict[str, Any]:
-        return self._ask({"state": True}, self._seconds)["state"]
-
-    def close(self) -> None:
-        self._kill()
-        self._connection.close()
-
-    def _ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+    def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+        """Raises Broken, and TimeoutError."""
         deadline = time.monotonic() + seconds
         try:
             self._connection.settimeout(seconds)
@@ -146,11 +137,16 @@ class Elsewhere:
         line = bytes(self._received[:end])
         del self._received[: end + 1]
         reply = json.loads(line)
+        self._pid = int(reply.get("pid", self._pid))
         if "late" in reply:
             raise TimeoutError(reply["late"])
         if "broken" in reply:
             raise Broken(reply["broken"])
         return reply
+
+    def close(self) -> None:
+        self._kill()
+        self._connection.close()
 
     def _kill(self) -> None:
         """The whole process group: what a tool started goes too."""
@@ -158,3 +154,22 @@ class Elsewhere:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._pid, signal.SIGKILL)
             self._pid = 0
+
+
+class Elsewhere:
+    """`Host` whose tools live in a process of this episode's own."""
+
+    def __init__(self, connection: socket.socket, task: Task | None, settings: Processes) -> None:
+        self._seconds = settings.seconds
+        self._process = Conversation(connection, MAX_STATE + 8 * settings.max_chars)
+        self._process.ask({"task": None if task is None else task.to_json()}, STARTUP_S)
+
+    def call(self, call: Call | Malformed) -> Said:
+        said = self._process.ask({"call": as_json(call)}, self._seconds)
+        return Said(said["kind"], said["text"])
+
+    def state(self) -> dict[str, Any]:
+        return self._process.ask({"state": True}, self._seconds)["state"]
+
+    def close(self) -> None:
+        self._process.close()

@@ -14,22 +14,34 @@ import pickle
 import random
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from components.environments.sandbox.privileges import die_with_parent
 from components.environments.tools.host import Here, from_json
 from components.types import Task
 
+Answer = Callable[[Mapping[str, Any], Any], tuple[Any, Mapping[str, Any]]]
+
 
 def main(handle: int) -> None:
     """Fork an episode for every socket that arrives, until the other end is gone."""
     control = socket.socket(fileno=handle)
-    settings = pickle.loads(_exactly(control, int.from_bytes(_exactly(control, 8), "big")))
+    settings: dict[str, Any] = pickle.loads(_exactly(control, int.from_bytes(_exactly(control, 8), "big")))
     try:
         settings["tools"] = pickle.loads(settings["tools"])
     except BaseException as error:
-        settings = {"broken": f"the tools cannot be imported in their own process: {type(error).__name__}: {error}"}
+        settings |= {"broken": f"the tools cannot be imported in their own process: {type(error).__name__}: {error}"}
+    fork_for_each(control, lambda request, host: _answer(request, host, settings), settings.get("memory_mib", 0))
+
+
+def fork_for_each(control: socket.socket, answer: Answer, memory_mib: int = 0) -> None:
+    """Fork a process for every socket that ``control`` brings, which answers what is asked there; then end them all.
+
+    Args:
+        answer: (request, what it returned before, at first None) -> (what is to be kept, reply); runs in the fork.
+        memory_mib: address space of each; 0: as much as there is.
+    """
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing waits for what was forked
     children: list[int] = []
     while True:
@@ -39,7 +51,7 @@ def main(handle: int) -> None:
         pid = os.fork()
         if pid == 0:
             control.close()
-            _episode(socket.socket(fileno=handles[0]), settings)
+            _episode(socket.socket(fileno=handles[0]), answer, memory_mib)
         os.close(handles[0])
         children = [child for child in children if _lives(child)] + [pid]
     for child in children:
@@ -47,7 +59,7 @@ def main(handle: int) -> None:
             os.killpg(child, signal.SIGKILL)
 
 
-def _episode(connection: socket.socket, settings: Mapping[str, Any]) -> NoReturn:
+def _episode(connection: socket.socket, answer: Answer, memory_mib: int) -> NoReturn:
     """Everything from the fork to the end of the process."""
     try:
         os.setsid()
@@ -57,13 +69,13 @@ def _episode(connection: socket.socket, settings: Mapping[str, Any]) -> NoReturn
         nowhere = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(nowhere, stream)
-        _limit(settings.get("memory_mib", 0))
+        _limit(memory_mib)
         random.seed(0)
         lines = connection.makefile("rb")
-        host: Here | None = None
+        kept: Any = None
         for line in lines:
             try:
-                host, reply = _answer(json.loads(line), host, settings)
+                kept, reply = answer(json.loads(line), kept)
             except TimeoutError as error:
                 reply = {"late": str(error)}
             except BaseException as error:  # SystemExit as well: a tool does not end its process by an exception
