@@ -61,6 +61,7 @@ class Environment(Protocol):
     What an environment may have besides, each with the default of one that lacks it:
         chat (False): the policy hands over whenever it ends its turn, and an observation is a turn of the tool's, in
             the form of the tokenizer's chat template; ``stop`` and ``wrapper`` are then not read.
+        speaker ("tool"): whose turn an observation of a chat environment is, "tool" or "user".
         asynchronous (False): ``reset``, ``step``, ``state`` and ``close`` may take time: they run in a thread of the
             episode, while the engine goes on with other sequences.
         seconds (60): an asynchronous episode whose step takes longer ends as "timeout".

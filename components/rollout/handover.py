@@ -77,7 +77,7 @@ class Handover:
             self.candidates |= {i for i in range(size) if last & set(self.decode([i]))}
         before, after = environment.wrapper
         self.around = (
-            around(tokenizer, [self.decode([i]) for i in sorted(ends)])
+            around(tokenizer, [self.decode([i]) for i in sorted(ends)], getattr(environment, "speaker", "tool"))
             if chat
             else Around(before, after + before, after)
         )

@@ -18,22 +18,24 @@ class Around(NamedTuple):
     after: str
 
 
-def around(tokenizer: Any, ends: Sequence[str]) -> Around:
+def around(tokenizer: Any, ends: Sequence[str], speaker: str = "tool") -> Around:
     """The template's own form of tool results; that of a user's turn with ``<tool_response>`` if it has none.
 
     What precedes the results starts where the policy stopped: after the token that ended its turn.
 
     Args:
         ends: strings of the tokens that may end the policy's turn.
+        speaker: "user" for results that stand in a user's turn as they are, a line each.
 
     Raises:
         ValueError: the template rejects a second user turn too.
     """
     calls = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
-    own = _split(tokenizer, calls, [{"role": "tool", "content": _FIRST}, {"role": "tool", "content": _SECOND}], ends)
+    results = [{"role": "tool", "content": _FIRST}, {"role": "tool", "content": _SECOND}]
+    own = None if speaker == "user" else _split(tokenizer, calls, results, ends)
     if own is not None:
         return own
-    before, after = _RESPONSE
+    before, after = ("", "") if speaker == "user" else _RESPONSE
     text = f"{before}{_FIRST}{after}\n{before}{_SECOND}{after}"
     plain = _split(tokenizer, {"role": "assistant", "content": "@A@"}, [{"role": "user", "content": text}], ends)
     if plain is None:
