@@ -125,7 +125,8 @@ class Example:
     """One supervised sample: the model learns ``response`` after ``messages``.
 
     ``response`` is the full text from ``<think>`` on. ``tokens``/``mask`` are set when it came from a rollout of the
-    same tokenizer, so that it is trained on token-exactly.
+    same tokenizer, so that it is trained on token-exactly; ``prompt_tokens`` as well, where the prompt is not what the
+    messages alone are rendered to (tools, earlier turns of an episode).
     """
 
     task_id: str
@@ -134,13 +135,14 @@ class Example:
     source: str = ""
     tokens: tuple[int, ...] | None = None
     mask: tuple[bool, ...] | None = None
+    prompt_tokens: tuple[int, ...] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return _without_unset(asdict(self), "prompt_tokens")
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Example:
-        tokens, mask = row.get("tokens"), row.get("mask")
+        tokens, mask, prompt = row.get("tokens"), row.get("mask"), row.get("prompt_tokens")
         return cls(
             task_id=row["task_id"],
             messages=tuple(Message(**m) for m in row["messages"]),
@@ -148,12 +150,17 @@ class Example:
             source=row.get("source", ""),
             tokens=None if tokens is None else tuple(tokens),
             mask=None if mask is None else tuple(bool(m) for m in mask),
+            prompt_tokens=None if prompt is None else tuple(prompt),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """A pair of responses to one prompt, the first preferred. ``defect`` names what is wrong with the second."""
+    """A pair of responses to one prompt, the first preferred. ``defect`` names what is wrong with the second.
+
+    ``prompt_tokens``, ``chosen_tokens`` and ``rejected_tokens`` are set when both came from rollouts of the same
+    tokenizer; the policy wrote all of the latter.
+    """
 
     task_id: str
     messages: tuple[Message, ...]
@@ -161,10 +168,18 @@ class Preference:
     rejected: str
     family: str = "default"
     defect: str = ""
+    prompt_tokens: tuple[int, ...] | None = None
+    chosen_tokens: tuple[int, ...] | None = None
+    rejected_tokens: tuple[int, ...] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return _without_unset(asdict(self), "prompt_tokens", "chosen_tokens", "rejected_tokens")
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Preference:
-        return cls(**{**row, "messages": tuple(Message(**m) for m in row["messages"])})
+        tokens = {name: tuple(ids) for name, ids in row.items() if name.endswith("_tokens") and ids is not None}
+        return cls(**{**row, **tokens, "messages": tuple(Message(**m) for m in row["messages"])})
+
+
+def _without_unset(row: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if value is not None or name not in names}

@@ -80,8 +80,8 @@ def encode_examples(tokenizer: Any, examples: Sequence[Example]) -> list[Encoded
     """Prompt, response tokens (terminator included) and mask of each example.
 
     A response has the template's prefill taken off its beginning and the eos token put at its end; the spans
-    ``<result>…</result>`` are the environment's words and masked out. ``example.tokens`` and ``example.mask`` are used
-    as they are where they are given.
+    ``<result>…</result>`` are the environment's words and masked out. ``example.tokens``, ``example.mask`` and
+    ``example.prompt_tokens`` are used as they are where they are given.
 
     Raises:
         ValueError: a response that does not begin with the prefill, or a mask of another length than its tokens.
@@ -95,7 +95,7 @@ def encode_examples(tokenizer: Any, examples: Sequence[Example]) -> list[Encoded
     out = []
     for i, example in enumerate(examples):
         tokens, mask = encoded[i] if i in encoded else _given(example)
-        out.append(Encoded(prompts[i].tokens, tokens, mask))
+        out.append(Encoded(example.prompt_tokens or prompts[i].tokens, tokens, mask))
     return out
 
 

@@ -54,7 +54,7 @@ def collect(
     ends = set(getattr(engine, "eos_ids", ())) | {tokenizer.eos_token_id}
     return [
         tuple(
-            _rollout(tokenizer, request, prompt, completion, ends, policy_version, None if chat else wrapper)
+            as_rollout(tokenizer, request, prompt, completion, ends, policy_version, None if chat else wrapper)
             for completion in completions
         )
         for request, prompt, completions in zip(
@@ -63,7 +63,7 @@ def collect(
     ]
 
 
-def _rollout(
+def as_rollout(
     tokenizer: Any,
     request: Request,
     prompt: Any,
@@ -72,6 +72,12 @@ def _rollout(
     version: int,
     wrapper: tuple[str, str] | None,
 ) -> Rollout:
+    """A completion of a request with a task as its rollout.
+
+    Args:
+        ends: ids that end a turn.
+        wrapper: of the environment; None for a chat environment.
+    """
     count = len(completion.tokens)
     if completion.finish == "stop" and count and completion.tokens[-1] in ends and completion.action_mask[-1]:
         count -= 1

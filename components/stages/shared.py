@@ -31,6 +31,12 @@ class Policy:
     decoder: Any
     engine: Any
 
+    def prompts(self, tasks: Sequence[Task], environment: Any) -> list[Any]:
+        """Rendered prompts, with the tools that a chat environment offers."""
+        if getattr(environment, "chat", False):
+            return [with_tools(self.tokenizer, task, environment) for task in tasks]
+        return render_all(self.tokenizer, [task.messages for task in tasks])
+
     def sample(
         self,
         tasks: Sequence[Task],
@@ -41,11 +47,7 @@ class Policy:
         version: int = 0,
     ) -> list[tuple[Rollout, ...]]:
         """n rollouts of each task; the i-th of a task is a function of (weights, address, task id, i) alone."""
-        if getattr(environment, "chat", False):
-            prompts = [with_tools(self.tokenizer, task, environment) for task in tasks]
-        else:
-            prompts = render_all(self.tokenizer, [task.messages for task in tasks])
-        given = iter(prompts)
+        given = iter(self.prompts(tasks, environment))
         return collect(
             self.engine,
             self.tokenizer,
