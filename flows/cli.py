@@ -349,7 +349,7 @@ def _status(options: argparse.Namespace) -> int:
 def _report(options: argparse.Namespace) -> int:
     from flows.run import show_report
     from flows.runs import find_run, list_runs
-    from flows.sweep_table import find_sweep, show_sweep
+    from flows.sweep_table import find_sweep, list_sweeps, show_sweep
 
     console = _console()
     if options.run and (sweep := find_sweep(options.artifacts, options.run)):
@@ -360,7 +360,10 @@ def _report(options: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 2
-    records = [find_run(options.artifacts, options.run)] if options.run else list_runs(options.artifacts)[::-1]
+    if options.run:
+        records = [find_run(options.artifacts, options.run, sweeps=list_sweeps(options.artifacts))]
+    else:
+        records = list_runs(options.artifacts)[::-1]
     if any(show_report(record, console) for record in records):
         return 0
     missing = f"run {options.run} has no report" if options.run else f"no run in {options.artifacts} has a report"

@@ -20,20 +20,12 @@ from typing import IO, Any
 from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Cancelled, Crashed, Failed
-from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.launch.events import Event
 from flows.prefect_flow import mirror, parents_of
 
-_MOST_STAGES = 64
 
-
-@flow(  # pyright: ignore[reportCallIssue]
-    name="r1flow",
-    persist_result=False,
-    validate_parameters=True,
-    task_runner=ThreadPoolTaskRunner(max_workers=_MOST_STAGES),  # pyright: ignore[reportArgumentType]
-)
+@flow(name="r1flow", persist_result=False, validate_parameters=True)  # pyright: ignore[reportCallIssue]
 def run_pipeline(overrides: list[str] | None = None, directory: str = ".", config_dir: str | None = None) -> State:
     """Run the pipeline once.
 
@@ -44,7 +36,9 @@ def run_pipeline(overrides: list[str] | None = None, directory: str = ".", confi
     """
     with _started(overrides or [], directory, config_dir) as (process, events, errors):
         first = next((event for event in events if event["event"] == "run"), None)
-        state: Any = Crashed(message="it ended before it began") if first is None else mirror(parents_of(first), events)
+        state: Any = (
+            Crashed(message="it ended before it began") if first is None else mirror(parents_of(first), first, events)
+        )
         code = process.wait()
         if code == 2 or first is None:
             errors.seek(0)

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,7 +29,7 @@ class EventStream:
         self._descriptor, self._broken = descriptor, False
 
     def __call__(self, event: Mapping[str, Any]) -> None:
-        rest = json.dumps({**event, "details": ""}, default=str).encode() + b"\n"
+        rest = json.dumps({"time": time.time(), **event, "details": ""}, default=str).encode() + b"\n"
         while rest and not self._broken:
             try:
                 rest = rest[os.write(self._descriptor, rest) :]

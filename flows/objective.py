@@ -13,6 +13,7 @@ from flows.errors import BadInput, Problem, did_you_mean, short
 
 DIRECTIONS = ("maximise", "minimise")
 KEYS = ("metric", "direction")
+DEFAULT = {"pass@1": 1.0}
 _WHERE = "configuration"
 
 

@@ -10,11 +10,13 @@ from typing import Any
 from uuid import UUID
 
 from prefect.artifacts import (
+    MarkdownArtifact,
+    ProgressArtifact,
+    TableArtifact,
     create_markdown_artifact,
-    create_progress_artifact,
-    create_table_artifact,
     update_progress_artifact,
 )
+from prefect.client.schemas.objects import TaskRun
 
 from components.tracking.events import numbers
 from flows.launch.events import Event
@@ -26,8 +28,10 @@ _SHOWN = 8
 class Progress:
     """A stage's progress bar, made when there is something to show and written at most every few seconds."""
 
-    def __init__(self, stage: str) -> None:
-        self._stage, self._id, self._at = stage, None, float("-inf")
+    def __init__(self, stage: str, run: TaskRun) -> None:
+        self._stage, self._of = stage, ids(run)
+        self._id: UUID | None = None
+        self._at = float("-inf")
 
     def update(self, event: Event) -> None:
         """Show ``done`` of ``total``."""
@@ -43,12 +47,16 @@ class Progress:
 
     def _write(self, per_cent: float) -> None:
         if self._id is None:
-            made: Any = create_progress_artifact(
-                per_cent, key=artifact_key(self._stage, "progress"), description=f"{self._stage}"
-            )
-            self._id = made if isinstance(made, UUID) else made.id
+            key = artifact_key(self._stage, "progress")
+            made: Any = ProgressArtifact(key=key, description=self._stage, progress=per_cent, **self._of).create()
+            self._id = made.id
         else:
             update_progress_artifact(self._id, progress=per_cent)
+
+
+def ids(run: TaskRun) -> dict[str, Any]:
+    """What says whose an artifact is."""
+    return {"task_run_id": run.id, "flow_run_id": run.flow_run_id}
 
 
 def artifact_key(*parts: str) -> str:
@@ -61,18 +69,17 @@ def one_line(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value:.4g}" for name, value in list(numbers(values).items())[:_SHOWN])
 
 
-def describe_stage(stage: str, event: Event) -> None:
+def describe_stage(run: TaskRun, event: Event) -> None:
     """A finished stage's place and metrics; of an evaluation the figures with their intervals as a table."""
+    stage = run.name
     place = Path(event["artifact"]["path"])
     rows = "".join(f"| {name} | {value:.4g} |\n" for name, value in numbers(event.get("metrics", {})).items())
     table = f"\n| metric | value |\n|---|---:|\n{rows}" if rows else ""
-    create_markdown_artifact(
-        key=artifact_key(stage),
-        description=f"Stage {stage}",
-        markdown=f"{event['wall_s']:.1f} s, `{place}`\n{table}",
-    )
+    text = f"{event['wall_s']:.1f} s, `{place}`\n{table}"
+    MarkdownArtifact(key=artifact_key(stage), description=f"Stage {stage}", markdown=text, **ids(run)).create()
     if figures := _estimates(place / "summary.json"):
-        create_table_artifact(figures, key=artifact_key(stage, "figures"), description=f"{stage}: 95 % intervals")
+        key, what = artifact_key(stage, "figures"), f"{stage}: 95 % intervals"
+        TableArtifact(key=key, description=what, table=figures, **ids(run)).create()
 
 
 def describe_run(ended: Mapping[str, Event]) -> None:

@@ -1,4 +1,4 @@
-"""A run as a Prefect flow with a task per stage: real flow and task runs that follow the driver's events.
+"""A run as a Prefect flow with a task run per stage: real flow and task runs that follow the driver's events.
 
 Prefect watches, the driver works: no stage waits for the server, and a server that hangs or dies takes nothing along.
 Imported by `flows.prefect_recorder` only, once the environment says which server is meant.
@@ -11,63 +11,20 @@ import logging
 import socket
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
-from prefect import flow, get_run_logger, tags, task
-from prefect.cache_policies import NO_CACHE
+from prefect import flow, get_run_logger, tags
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter
 from prefect.client.schemas.objects import State
+from prefect.context import FlowRunContext
 from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed, Crashed, Failed
-from prefect.task_runners import ThreadPoolTaskRunner
 from prefect.utilities.urls import url_for
 
 from flows.launch.events import Emit, Event
-from flows.prefect_artifacts import Progress, describe_run, describe_stage, one_line
-
-_ENDS = {"reused", "done", "failed", "skipped", "interrupted"}
-_KILLED = {"event": "stage", "state": "killed"}
-
-
-@task(task_run_name="{stage}", cache_policy=NO_CACHE, persist_result=False)  # the store decides what is reused
-def stage_task(stage: str, events: SimpleQueue[Event]) -> State:
-    """One stage, from the driver's first word of it to its last; a reused stage shows as Cached."""
-    logger, progress = get_run_logger(), Progress(stage)
-    while True:
-        event = events.get()
-        match event["event"]:
-            case "say" | "finding":
-                level = (
-                    logging.WARNING if event.get("level") == "warning" or event["event"] == "finding" else logging.INFO
-                )
-                logger.log(level, "%s", event["text"])
-            case "progress":
-                progress.update(event)
-            case "metrics":
-                logger.info("step %s: %s", event["step"], one_line(event["values"]))
-            case "stage" if event["state"] in ("building", "resumed"):
-                logger.info("%s", event.get("why") or event["state"])
-            case "stage" if event["state"] in _ENDS or event is _KILLED:
-                return _end(stage, event, progress)
-
-
-def _end(stage: str, event: Event, progress: Progress) -> State:
-    artifact = event.get("artifact") or {}
-    match event["state"]:
-        case "reused":
-            return Completed(name="Cached", message=artifact["key"], data=artifact)
-        case "done":
-            progress.finish()
-            describe_stage(stage, event)
-            return Completed(message=f"built in {event['wall_s']:.1f} s", data=artifact)
-        case "failed":
-            return Failed(message=event["why"])
-        case "killed":
-            return Crashed(message="the run was killed")
-        case _:
-            return Cancelled(name="Interrupted", message=event["why"])
+from flows.prefect_artifacts import describe_run
+from flows.prefect_stages import ENDS, KILLED, StageRun, moment, write_log
 
 
 def follow(run: str, driver: int, events: Iterator[Event], tell: Emit, records: Path) -> None:
@@ -84,15 +41,10 @@ def follow(run: str, driver: int, events: Iterator[Event], tell: Emit, records: 
         return  # it ended before it began
     parents = parents_of(first)
 
-    @flow(  # pyright: ignore[reportCallIssue]
-        name="r1flow",
-        flow_run_name=run,
-        persist_result=False,
-        task_runner=ThreadPoolTaskRunner(max_workers=max(1, len(parents))),  # pyright: ignore
-    )
+    @flow(name="r1flow", flow_run_name=run, persist_result=False)  # pyright: ignore[reportCallIssue]
     def pipeline() -> State:
         tell({"url": url_for("flow-run", flow_run.id)})
-        return mirror(parents, events)
+        return mirror(parents, first, events)
 
     host = f"host:{socket.gethostname()}"
     _close_abandoned(host, records)
@@ -105,40 +57,42 @@ def parents_of(first: Event) -> dict[str, set[str]]:
     return {stage["stage"]: set(stage["inputs"].values()) for stage in first["stages"]}
 
 
-def mirror(parents: Mapping[str, set[str]], events: Iterable[Event]) -> State:
-    """Start a task when a stage is first heard of and end it when the stage ends; the state of the run."""
+def mirror(parents: Mapping[str, set[str]], first: Event, events: Iterable[Event]) -> State:
+    """Start a task run when a stage is first heard of and end it when the stage ends; the state of the run.
+
+    The API stamps the states of a flow run itself. So the last one says in words how long the run took from its first
+    event on, of which Prefect may have heard late.
+    """
+    context = FlowRunContext.get()
+    assert context is not None and context.flow_run is not None
     logger = get_run_logger()
-    told: dict[str, SimpleQueue[Event]] = {}
-    tasks: dict[str, Any] = {}
+    stages: dict[str, StageRun] = {}
     ended: dict[str, Event] = {}
-    last: Event = _KILLED
+    last, heard = first, first
     for event in events:
-        stage = event.get("stage") or ""
+        stage, heard = event.get("stage") or "", event
         if event["event"] == "run":
             last = event
         elif stage not in parents:
             if event["event"] == "say":
-                logger.info("%s", event["text"])
-        elif stage not in ended:
-            if stage not in tasks and event.get("state") != "interrupted":
-                told[stage] = SimpleQueue()
-                upstream = [tasks[name] for name in parents[stage] if name in tasks]
-                named: Any = stage_task.with_options(name=stage)
-                tasks[stage] = named.submit(stage, told[stage], wait_for=upstream)
-            if stage in told:
-                told[stage].put(event)
-            if event["event"] == "stage" and event["state"] in _ENDS:
-                ended[stage] = event
-    for stage in told.keys() - ended.keys():
-        told[stage].put(_KILLED)
-    for each in tasks.values():
-        each.wait()
+                write_log(logger, logging.INFO, event["text"], moment(event))
+        elif stage in stages or event.get("state") != "interrupted":
+            if stage not in stages:
+                upstream = [stages[name] for name in parents[stage] if name in stages]
+                stages[stage] = StageRun(stage, context.flow_run, upstream, moment(event))
+            stages[stage].hear(event)
+            if event["event"] == "stage" and event["state"] in ENDS:
+                ended.setdefault(stage, event)
+    for each in stages.values():
+        if not each.ended:
+            each.end({"event": "stage", "state": KILLED, "time": heard.get("time")})
     describe_run(ended)
+    took = f"{(moment(last) - moment(first)).total_seconds():.1f} s"
     match last["state"]:
         case "done":
-            return Completed(message="every stage has its artifact")
+            return Completed(message=f"every stage has its artifact, after {took}")
         case "failed":
-            return Failed(message="a stage failed")
+            return Failed(message=f"a stage failed, after {took}")
         case "interrupted":
             return Cancelled(name="Interrupted", message="the same command goes on at the last checkpoints")
         case _:

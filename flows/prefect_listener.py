@@ -71,7 +71,7 @@ class PrefectListener:
         """Pass one event on; what the process cannot take at once is given up, with all that follows."""
         if self._failed or self._closed or not self._due(event):
             return
-        line = json.dumps({**event, "details": ""}, default=str).encode() + b"\n"
+        line = json.dumps({"time": time.time(), **event, "details": ""}, default=str).encode() + b"\n"
         assert self._process.stdin is not None
         try:
             if os.write(self._process.stdin.fileno(), line) < len(line):

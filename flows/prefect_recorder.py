@@ -26,6 +26,7 @@ from flows.prefect_server import (
 )
 from flows.redact import redact
 
+GONE = "gone"  # the driver speaks no more
 LIMIT_S = 180.0  # after the last event; Prefect's client asks a server that died for minutes
 
 
@@ -76,6 +77,7 @@ def _read(lines: queue.SimpleQueue[str | None]) -> None:
     """Take events as they come, so that the driver never finds the pipe full."""
     for line in sys.stdin:
         lines.put(line)
+    lines.put(json.dumps({"event": GONE, "time": time.time()}))  # when a driver that was killed was last alive
     lines.put(None)
     time.sleep(LIMIT_S)  # a daemon thread: usually the process has long ended
     os._exit(1)

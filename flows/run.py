@@ -16,7 +16,8 @@ from components.runtime import StageArtifact
 from flows.build import ALLOW_VARIABLE, ALLOWED, build, stage_specs
 from flows.compose import Config, compose
 from flows.content import with_content
-from flows.errors import BadInput, Problem
+from flows.errors import BadInput, Problem, errors
+from flows.measures import is_asked_for, objective_problems
 from flows.notes import notes
 from flows.objective import read_objective
 from flows.place import room_problems
@@ -49,11 +50,14 @@ class Prepared:
         return (self.config.root.get("cache") or {}).get("code") == "ignore"
 
 
-def prepare(overrides: Sequence[str], config_dir: Path | None = None, *, to_plan: bool = False) -> Prepared:
+def prepare(
+    overrides: Sequence[str], config_dir: Path | None = None, *, to_plan: bool = False, to_search: bool = False
+) -> Prepared:
     """Compose and check a run; nothing is built.
 
     Args:
         to_plan: nothing is going to be, so that artifacts need only be readable.
+        to_search: its objective is needed, the usual one too.
 
     Raises: BadInput.
     """
@@ -63,6 +67,10 @@ def prepare(overrides: Sequence[str], config_dir: Path | None = None, *, to_plan
     warnings: list[Problem] = []
     artifacts = Path(config.root["artifacts"])
     specs = preflight(stage_specs(config), allow=allow, artifacts=artifacts, to_read=to_plan, warn=warnings.append)
+    problems = list(objective_problems(config.root, config.overrides, specs, needed=to_search))
+    if wrong := errors(problems):
+        raise BadInput(wrong)
+    warnings += problems
     prepared = Prepared(config, with_content(specs, (*ALLOWED, *allow)), warnings)
     if not to_plan and (problems := [*room_problems(artifacts)]) and _builds_something(prepared):
         raise BadInput(problems)
@@ -160,10 +168,12 @@ def run(
         state, code = result.state, result.exit_code
         objective = read_objective(prepared.config.root.get("objective"))
         worth = objective.of(record.content) if state == "done" else objective.none(state)
+        if state == "done" and worth["problem"] and is_asked_for(prepared.config.root, prepared.config.overrides):
+            print(f"warning: objective.metric: {worth['problem']}", file=sys.stderr)
         if isinstance(view, JsonLines):
             view.result({**record.content, "objective": worth}, state, code)
         else:
-            _summarise(record.content, view)
+            _summarise(record.content, view, table=not (quiet and sweep))  # a sweep ends with tables of its own
     finally:
         if problem := record.finish(state, code, worth):
             print(f"r1flow: {problem}. So the record of this run says less than happened here.", file=sys.stderr)
@@ -221,14 +231,15 @@ def _told(listener: Listener, header: Mapping[str, Any]) -> Listener:
     return tell
 
 
-def _summarise(content: Mapping[str, Any], view: Any) -> None:
+def _summarise(content: Mapping[str, Any], view: Any, *, table: bool) -> None:
     """After the run: what failed and why, the evaluation table, where the report lies."""
     for name, stage in content["stages"].items():
         if stage["state"] == "failed":
             view.console.print(f"\n{name} failed: {stage.get('why', '')}", style="red", markup=False)
             if details := stage.get("details"):
                 view.console.print(details.rstrip(), markup=False, highlight=False)
-    show_report(content, view.console)
+    if table:
+        show_report(content, view.console)
 
 
 def show_report(content: Mapping[str, Any], console: Any) -> bool:

@@ -19,12 +19,13 @@ from typing import Any
 
 from components.artifacts.disk import naming_errors
 from flows.compose import Config
-from flows.errors import BadInput, Problem, did_you_mean
+from flows.errors import BadInput, Problem, did_you_mean, nearest
 from flows.record_shape import ID, SCHEMA, completed, not_a_record
 from flows.redact import redact
 from flows.stage import StageSpec
 
 UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
+_NAMED = 6  # runs that a message lists, and sweeps
 _told: set[tuple[Path, str]] = set()  # each is named once a process
 _WORDS = (
     *("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heron", "inlet", "jade"),
@@ -204,8 +205,11 @@ def list_runs(artifacts: Path) -> list[dict[str, Any]]:
     return sorted(records, key=lambda record: str(record.get("started", "")))  # two of one second have names by chance
 
 
-def find_run(artifacts: Path, name: str | None = None) -> dict[str, Any]:
+def find_run(artifacts: Path, name: str | None = None, *, sweeps: Sequence[str] = ()) -> dict[str, Any]:
     """The record of a run: by id, by an unambiguous part of it, or the latest.
+
+    Args:
+        sweeps: ids that would have done as well; they are named where nothing is found.
 
     Raises: BadInput if there is none, or several.
     """
@@ -216,8 +220,13 @@ def find_run(artifacts: Path, name: str | None = None) -> dict[str, Any]:
         return list(records.values())[-1]
     matching = [name] if name in records else [id for id in records if name in id]
     if len(matching) != 1:
-        problem = "no such run" if not matching else f"fits {len(matching)} runs"
-        raise BadInput(Problem("runs", "", problem, got=name, fix=did_you_mean(name, matching or records)))
+        problem = f"no such run{' or sweep' if sweeps else ''}" if not matching else f"fits {len(matching)} runs"
+        fix = did_you_mean(name, matching or records)
+        if sweeps and not matching:
+            latest = f"{', '.join(sorted(records)[-_NAMED:])}; sweeps: {', '.join(sorted(sweeps)[-_NAMED:])}"
+            near = nearest(name, [*records, *sweeps])
+            fix = f"{f'did you mean {near}? ' if near else ''}The latest runs: {latest}"
+        raise BadInput(Problem("runs", "", problem, got=name, fix=fix))
     return records[matching[0]]
 
 

@@ -12,9 +12,7 @@ from flows.arms_page import write_page
 from flows.errors import BadInput, Problem, did_you_mean
 from flows.objective import evaluations
 from flows.runs import list_runs
-from flows.sweep.arms import latest_records
-from flows.sweep.grid import is_seed
-from flows.sweep.record import read_sweep
+from flows.sweep.arms import listed_runs
 
 Figures = Mapping[str, float]
 
@@ -38,12 +36,17 @@ class Arm:
     change: Figures | None
 
 
+def list_sweeps(artifacts: Path) -> list[str]:
+    """Ids of all sweeps, the oldest first."""
+    return sorted(file.parent.name for file in (artifacts / "sweeps").glob("*/sweep.json"))
+
+
 def find_sweep(artifacts: Path, name: str) -> str | None:
     """Id of the one sweep that ``name`` is a part of; None if there is none.
 
     Raises: BadInput if there are several, or runs called so as well.
     """
-    sweeps = sorted(file.parent.name for file in (artifacts / "sweeps").glob("*/sweep.json"))
+    sweeps = list_sweeps(artifacts)
     if name in sweeps:
         return name
     matching = [sweep for sweep in sweeps if name in sweep]
@@ -60,11 +63,10 @@ def sweep_arms(artifacts: Path, sweep: str, metric: str = "pass@1") -> list[Arm]
     Raises:
         BadInput: no report has that metric.
     """
-    records = latest_records(artifacts, sweep)
-    arms: dict[str, list[dict[str, Any]]] = {}
-    for number, run in enumerate(read_sweep(artifacts, sweep)["runs"]):
-        label = " ".join(text for text in run["overrides"].split(" ") if not is_seed(text))
-        arms.setdefault(label or "(no change)", []).append(records.get(number, {}))
+    arms: dict[str, list[Mapping[str, Any]]] = {}
+    for run in listed_runs(artifacts, sweep):
+        if not run.again:
+            arms.setdefault(run.arm, []).append(run.record)
     known: set[str] = set()
     found = [_arm(label, members, metric, known) for label, members in arms.items()]
     if known and metric not in known:
@@ -73,17 +75,21 @@ def sweep_arms(artifacts: Path, sweep: str, metric: str = "pass@1") -> list[Arm]
 
 
 def show_sweep(artifacts: Path, sweep: str, metric: str = "pass@1", against: str = "first") -> bool:
-    """Print the tables and write them as ``table.md`` beside the sweep's record; False if no run has a report."""
+    """Print the tables and write them as ``table.md`` beside the sweep's record; False if no run has a report.
+
+    Tables, page and summary of another metric or against another arm have names of their own: what the sweep ended with
+    stays as it is.
+    """
     from rich.console import Console
 
-    from flows.sweep.summary import write_summary
+    from flows.sweep.summary import view_name, write_summary
     from flows.sweep.tables import console_tables, markdown_summary
 
     arms = sweep_arms(artifacts, sweep, metric)
     summary = write_summary(artifacts, sweep, against)
     if not any(arm.seeds for arm in arms) and summary["objective"] is None:
         return False
-    file = artifacts / "sweeps" / sweep / "table.md"
+    file = artifacts / "sweeps" / sweep / view_name("table.md", against=against, metric=metric)
     file.write_text(markdown_table(metric, arms) + markdown_summary(summary), encoding="utf-8")
     console = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
     if any(arm.seeds for arm in arms):
@@ -91,7 +97,7 @@ def show_sweep(artifacts: Path, sweep: str, metric: str = "pass@1", against: str
     for part in console_tables(summary):
         console.print(part)
     console.print(f"Table: {file}", markup=False, soft_wrap=True)
-    if (page := write_page(artifacts, sweep)) is not None:
+    if (page := write_page(artifacts, sweep, against)) is not None:
         console.print(f"Page: {page}", markup=False, soft_wrap=True)
     return True
 
@@ -104,6 +110,7 @@ def markdown_table(metric: str, arms: Sequence[Arm]) -> str:
 
 
 def _console_table(title: str, arms: Sequence[Arm]) -> Any:
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
@@ -111,7 +118,7 @@ def _console_table(title: str, arms: Sequence[Arm]) -> Any:
     for i, column in enumerate(head):
         table.add_column(column, justify="left" if i == 0 else "right", no_wrap=True)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(escape, row))
     table.caption, table.caption_justify = _CAPTION, "left"
     return table
 

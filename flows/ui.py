@@ -12,6 +12,7 @@ from typing import Any
 from components.tracking.mlflow import record_pending
 from flows.local_server import ServerFailed, ensure_server, find_server, stop_server, wait_until_it_answers
 from flows.prefect_server import configured_api_url, ensure_prefect_server, wait_for_prefect
+from flows.redact import redact
 
 MLFLOW_PORT = 5010  # next to MLflow's own 5000
 MLFLOW_LIMIT_S = 180.0  # it took 20 s on a quiet machine
@@ -62,15 +63,23 @@ def _prefect(artifacts: Path) -> str:
 def _mlflow(artifacts: Path) -> str:
     """Address of the user's tracking server, or of our own on the local store."""
     configured = os.environ.get("MLFLOW_TRACKING_URI", "")
-    if configured.startswith(("http://", "https://")):
-        return configured
     home = artifacts / "mlflow"
+    if configured.startswith(("http://", "https://")):
+        try:
+            record_pending(home)
+        except Exception as error:  # MLflow has one for each kind of store
+            raise ServerFailed(f"what runs have left to be recorded stays here: {_first_line(error)}") from error
+        return configured
     record_pending(home)  # makes the store where there is none, and adds what runs have left to be recorded
     server = find_server(home) or ensure_server(
         home, MLFLOW_PORT, lambda port: (mlflow_command(home, port, configured), mlflow_environment())
     )
     wait_until_it_answers(f"{server.url}/health", server=server, log=home / "server.log", limit_s=MLFLOW_LIMIT_S)
     return server.url
+
+
+def _first_line(error: Exception) -> str:
+    return redact((str(error).strip().splitlines() or [type(error).__name__])[0][:300])
 
 
 def mlflow_command(home: Path, port: int, store: str = "") -> list[str]:

@@ -11,6 +11,16 @@ from flows.annotations import NODE_KEYS, Component
 from flows.errors import Problem, did_you_mean
 from flows.signature import Parameter
 
+# What pydantic asks for inside a container, in words.
+_WORDS = {
+    **dict.fromkeys(("float_type", "float_parsing", "finite_number"), "a number"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    "string_type": "text",
+    "list_type": "a list",
+    "dict_type": "a mapping, key: value",
+}
+
 
 def type_problem(where: str, key: str, parameter: Parameter, value: Any) -> Problem | None:
     if isinstance(value, Mapping) and "_input_" in value:
@@ -20,7 +30,10 @@ def type_problem(where: str, key: str, parameter: Parameter, value: Any) -> Prob
     try:
         _adapter(parameter.type).validate_json(json.dumps(_stand_in(value)), strict=True)
     except ValidationError as error:
-        at, got = max((_place(value, e["loc"]) for e in error.errors()), key=lambda place: len(place[0]))
+        found = [(*_place(value, e["loc"]), e["type"]) for e in error.errors()]
+        at, got, kind = max(found, key=lambda place: len(place[0]))
+        if at and kind in _WORDS:
+            return Problem(where, ".".join([key, *at]), f"expects {_WORDS[kind]}", got=got, fix=f"write {_WORDS[kind]}")
         expected = (
             "one of " + ", ".join(map(repr, options)) if (options := literals(parameter.type)) else parameter.text
         )

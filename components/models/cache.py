@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from components.models.fused import rotate
+from components.models.products import Product, product
 from components.models.projections import linear_parts, pair_rows
 
 _ALIGN = 16
@@ -30,20 +31,16 @@ Block = list[tuple[Tensor, Tensor]]  # keys and values [K, tokens, D] of one row
 
 
 class _Packed(NamedTuple):
-    """One layer for inference: transposed joint weights, the norms' gains multiplied in or (half precision) apart."""
+    """One layer for inference: joint projections, the norms' gains multiplied in or (half precision) apart."""
 
     qkv_gain: Tensor | None
-    qkv: Tensor
-    qkv_bias: Tensor | None
+    qkv: Product
     q_gain: Tensor | None
     k_gain: Tensor | None
-    out: Tensor
-    out_bias: Tensor | None
+    out: Product
     gate_up_gain: Tensor | None
-    gate_up: Tensor
-    gate_up_bias: Tensor | None
-    down: Tensor
-    down_bias: Tensor | None
+    gate_up: Product
+    down: Product
 
 
 class LeanCache:
@@ -146,9 +143,9 @@ class LeanCache:
                 scores = torch.matmul(q[some], keys[some, :, columns].transpose(-1, -2))
                 parts.append(torch.matmul(scores.add_(bias).softmax(-1), values[some, :, columns]))
             out = (parts[0] if len(parts) == 1 else torch.cat(parts)).view(rows, heads * dim)
-            x = self._mlp(layer, torch.addmm(x, out, layer.out), layer.out_bias)
+            x = self._mlp(layer, layer.out.onto(x, out))
         self._next += 1
-        return torch.mm(self._norm(x, self._gain), self._head).float()
+        return self._head(self._norm(x, self._gain)).float()
 
     def _prefill(self, prompts: Sequence[Sequence[int]], width: int) -> list[tuple[Tensor, Tensor]]:
         """Keys and values [prompts, K, width, D] per layer, prompts aligned at the right; bounded memory in between."""
@@ -182,7 +179,7 @@ class LeanCache:
             grouped = self._heads != self._kv
             attended = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=1.0, enable_gqa=grouped)
             attended = attended.transpose(1, 2).reshape(count * width, -1)
-            x = self._mlp(layer, torch.addmm(x, attended, layer.out), layer.out_bias)
+            x = self._mlp(layer, layer.out.onto(x, attended))
         return out
 
     def _rotation(self, positions: Tensor, below: int) -> Tensor:
@@ -193,10 +190,7 @@ class LeanCache:
         return F.rms_norm(x, x.shape[-1:], gain, self._decoder.eps)
 
     def _qkv(self, layer: _Packed, x: Tensor, rotation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        y = torch.mm(self._norm(x, layer.qkv_gain), layer.qkv)
-        if layer.qkv_bias is not None:
-            y += layer.qkv_bias
-        y = y.view(len(x), -1, self._dim)
+        y = layer.qkv(self._norm(x, layer.qkv_gain)).view(len(x), -1, self._dim)
         qk, v = y[:, : self._heads + self._kv], y[:, self._heads + self._kv :]
         if layer.q_gain is not None and layer.k_gain is not None:
             qk = self._norm(qk)
@@ -205,44 +199,30 @@ class LeanCache:
         qk = rotate(qk, rotation)
         return qk[:, : self._heads], qk[:, self._heads :], v
 
-    def _mlp(self, layer: _Packed, x: Tensor, bias: Tensor | None) -> Tensor:
-        if bias is not None:
-            x += bias
-        y = torch.mm(self._norm(x, layer.gate_up_gain), layer.gate_up)
-        if layer.gate_up_bias is not None:
-            y += layer.gate_up_bias
-        gate, up = y.chunk(2, -1)
-        x = torch.addmm(x, F.silu(gate).mul_(up), layer.down)
-        if layer.down_bias is not None:
-            x += layer.down_bias
-        return x
+    def _mlp(self, layer: _Packed, x: Tensor) -> Tensor:
+        gate, up = layer.gate_up(self._norm(x, layer.gate_up_gain)).chunk(2, -1)
+        return layer.down.onto(x, F.silu(gate).mul_(up))
 
-    def _fold(self, gain: Tensor, weight: Tensor) -> tuple[Tensor | None, Tensor]:
-        """A norm's gain, if it stays apart, and the transposed weight of the linear layer behind it."""
+    def _fold(self, gain: Tensor, weight: Tensor, bias: Tensor | None = None) -> tuple[Tensor | None, Product]:
+        """A norm's gain, if it stays apart, and the linear layer behind it."""
         if self._decoder.folds:
-            return None, (weight * gain).t().contiguous()
-        return gain, weight.t().contiguous()
+            return None, product(weight * gain, bias)
+        return gain, product(weight, bias)
 
     def _pack(self, layer: Any) -> _Packed:
-        qkv, qkv_bias = self._decoder.qkv(layer)
-        qkv_gain, qkv = self._fold(layer.input_layernorm.weight, qkv)
-        q_norm, k_norm = (getattr(layer.self_attn, name, None) for name in ("q_norm", "k_norm"))
-        gate_up, gate_up_bias = self._decoder.gate_up(layer)
-        gate_up_gain, gate_up = self._fold(layer.post_attention_layernorm.weight, gate_up)
-        (out, out_bias), (down, down_bias) = linear_parts(layer.self_attn.o_proj), linear_parts(layer.mlp.down_proj)
+        attention, mlp = layer.self_attn, layer.mlp
+        qkv_gain, qkv = self._fold(layer.input_layernorm.weight, *self._decoder.qkv(layer))
+        q_norm, k_norm = (getattr(attention, name, None) for name in ("q_norm", "k_norm"))
+        gate_up_gain, gate_up = self._fold(layer.post_attention_layernorm.weight, *self._decoder.gate_up(layer))
         return _Packed(
             qkv_gain=qkv_gain,
             qkv=qkv,
-            qkv_bias=qkv_bias,
             q_gain=None if q_norm is None else pair_rows(q_norm.weight, 1),
             k_gain=None if k_norm is None else pair_rows(k_norm.weight, 1),
-            out=out.t().contiguous(),
-            out_bias=out_bias,
+            out=product(*linear_parts(attention.o_proj)),
             gate_up_gain=gate_up_gain,
             gate_up=gate_up,
-            gate_up_bias=gate_up_bias,
-            down=down.t().contiguous(),
-            down_bias=down_bias,
+            down=product(*linear_parts(mlp.down_proj)),
         )
 
 

@@ -130,33 +130,25 @@ class PagedCache(LeanCache):
             self._table[new, column] = self._take(len(new))
         place = positions.numpy()
         rotations = self._angles(int(place.max()) + 1)
-        (x, x_), (y, y_), (qkv, qkv_), (out, out_), (inner, inner_), (gate, gate_), (logits, _) = room
+        x, y, qkv, out, inner, gate, logits = room
         torch.index_select(self._embedding, 0, tokens, out=x)
+        x_, y_, out_, gate_ = (tensor.numpy() for tensor in (x, y, out, gate))
         for layer, (keys, values) in zip(self._layers, self._pages, strict=True):
             loops.normalise(x_, y_, self._epsilon)
-            torch.mm(y, layer.qkv, out=qkv)
-            if layer.qkv_bias is not None:
-                qkv += layer.qkv_bias
+            projected = layer.qkv(y, out=qkv)
             if layer.q_gain is not None:
-                self._norm_heads(qkv, layer)
+                self._norm_heads(projected, layer)
             loops.attend(
-                qkv_, rotations, place, keys, values, self._table, self._shared, self._prompt, self._own,
+                projected.numpy(), rotations, place, keys, values, self._table, self._shared, self._prompt, self._own,
                 self._factor, out_, self._scores, self._heads_room,
             )  # fmt: skip
-            x.addmm_(out, layer.out)
-            if layer.out_bias is not None:
-                x += layer.out_bias
+            layer.out.onto(x, out)
             loops.normalise(x_, y_, self._epsilon)
-            torch.mm(y, layer.gate_up, out=inner)
-            if layer.gate_up_bias is not None:
-                inner += layer.gate_up_bias
-            loops.gated(inner_, gate_)
-            x.addmm_(gate, layer.down)
-            if layer.down_bias is not None:
-                x += layer.down_bias
+            loops.gated(layer.gate_up(y, out=inner).numpy(), gate_)
+            layer.down.onto(x, gate)
         self._own += 1
         loops.normalise(x_, y_, self._epsilon)
-        return torch.mm(y, self._head, out=logits)
+        return self._head(y, out=logits)
 
     @property
     def _epsilon(self) -> np.float32:
@@ -230,17 +222,16 @@ class PagedCache(LeanCache):
         """What a step writes to, for this number of rows."""
         first = self._layers[0]
         widths = {
-            "x": self._head.shape[0],
-            "y": self._head.shape[0],
-            "qkv": first.qkv.shape[1],
-            "out": self._heads * self._dim,
-            "inner": first.gate_up.shape[1],
-            "gate": first.gate_up.shape[1] // 2,
-            "logits": self._head.shape[1],
+            "x": self._head.inputs,
+            "y": self._head.inputs,
+            "qkv": first.qkv.outputs,
+            "out": first.out.inputs,
+            "inner": first.gate_up.outputs,
+            "gate": first.down.inputs,
+            "logits": self._head.outputs,
         }
         with torch.inference_mode(False):
             for name, width in widths.items():
                 if len(self._room.get(name, ())) < rows:
                     self._room[name] = torch.empty(rows, width)
-            views = [self._room[name][:rows] for name in widths]
-            self._views = [(view, view.numpy()) for view in views]
+            self._views = [self._room[name][:rows] for name in widths]

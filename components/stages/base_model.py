@@ -127,3 +127,9 @@ def base_model_check(
             "model: the data have no text to pretrain it on. Fix: model=pretrained model.source.path=DIR_OR_HUB_NAME"
         ]
     return []
+
+
+def base_model_measures(settings: Mapping[str, Any]) -> list[str]:
+    """Names of the figures that it returns; a loss only of a model that is pretrained here."""
+    source = settings["model"].get("_target_") if isinstance(settings["model"], Mapping) else None
+    return ["parameters", *(["loss"] if source in PRETRAINED_HERE else [])]

@@ -110,3 +110,9 @@ def curate_check(
         f"source: too little data, no task is left for {' and '.join(lacking)} ({shown}). "
         "Fix: give more rows, other fractions (test_fraction, dev_fraction, fresh_fraction), or test rows of their own"
     ]
+
+
+def curate_measures(settings: Mapping[str, Any]) -> list[str]:
+    """Names of the figures that it returns: rows by split and file, and what was dropped by reason."""
+    splits = ["train", "fresh", "profile", "dev", "test"]
+    return [*splits, "pretrain", "cold_start", "general", "preferences", "dropped_*"]

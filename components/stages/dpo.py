@@ -147,3 +147,8 @@ def _sequence_logps(decoder: Any, pairs: Sequence[Pair], *, pad: int, length_nor
     logp = token_logprobs(decoder.hidden(ids, length)[trained], decoder.head, targets[trained])
     spread = torch.zeros(trained.shape, dtype=logp.dtype).masked_scatter(trained, logp.to(trained.device))
     return preference.sequence_logp(spread, trained, length_normalised=length_normalised).view(2, -1)
+
+
+def dpo_measures(settings: Mapping[str, Any]) -> list[str]:
+    """Names of the figures that it returns."""
+    return ["loss", "accuracy", "accuracy_low", "accuracy_high", "margin", "chosen_logp_change", "pairs"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from components.artifacts import write_json
@@ -88,3 +88,12 @@ def evaluate(
         write_rows(out.path / "answers.parquet", answers)
         write_json(out.path / "summary.json", summary)
     return {name: entry["value"] for name, entry in summary["metrics"].items() if entry["value"] is not None}
+
+
+def evaluate_measures(settings: Mapping[str, Any]) -> list[str]:
+    """Names of the figures that it returns; those of a kind of prompt only where the data have such prompts."""
+    k, greedy = settings["samples"], ["greedy"] if settings["greedy"] else []
+    several = [f"pass@{k}", f"maj@{k}"] if isinstance(k, int) and k > 1 else []
+    of_answers = ["format_rate", "language_rate", "length", "truncated", "self_correction"]
+    of_safety = ["unsafe_refused", "benign_answered", "safety_mean", "over_refusal"]
+    return ["pass@1", *several, "macro_pass@1", *of_answers, *of_safety, *greedy]

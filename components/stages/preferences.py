@@ -105,3 +105,8 @@ def preferences_check(
         f"the data have no pairs, and no tasks of {', '.join(missing)} to write them for. Fix: give columns chosen and "
         "rejected, or take a pipeline that needs none: pipeline=r1_zero"
     ]
+
+
+def preferences_measures(settings: Mapping[str, Any]) -> list[str]:
+    """Names of the figures that it returns; ``defect.FAMILY.DEFECT``."""
+    return ["train", "test", "defect.*"]

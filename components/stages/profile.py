@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from components.artifacts import write_json
@@ -62,3 +62,8 @@ def profile(
         "pass_rate": mean([e["pass_rate"] for e in cells.values()]),
         **{f"pass_rate/{c}": e["pass_rate"] for c, e in cells.items()},
     }
+
+
+def profile_measures(settings: Mapping[str, Any]) -> list[str]:
+    """Names of the figures that it returns; ``pass_rate/FAMILY/LEVEL`` for what is in the data."""
+    return ["pass_rate", "pass_rate/*"]

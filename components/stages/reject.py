@@ -114,3 +114,8 @@ def reject_check(
     if contents.get("data", {}).get("tasks/fresh.jsonl") == 0:
         return ["the data leave no fresh prompts to sample. Fix: give more rows, or a larger fresh_fraction"]
     return []
+
+
+def reject_measures(settings: Mapping[str, Any]) -> list[str]:
+    """Names of the figures that it returns; ``dropped/WHY``."""
+    return ["sampled", "kept", "dropped/*"]

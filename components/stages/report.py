@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from components.evaluation.attribution import Evaluated, attribute
@@ -131,3 +132,13 @@ def _incumbents(sources: Sources) -> dict[str, str | None]:
     parents = {stage: node.parents for stage, node in sources.nodes.items()}
     names = {evaluation.stage for evaluation in sources.evaluations}
     return {evaluation.stage: incumbent(evaluation.stage, parents, names) for evaluation in sources.evaluations}
+
+
+def report_measures(settings: Mapping[str, Any], inputs: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The figures of every evaluation among the inputs, under the name of the stage whose model it is about."""
+    found = []
+    for name, given in inputs.items():
+        if "pass@1" in given["measures"]:
+            stage = given["inputs"].get("model") or name.removeprefix(settings["prefix"])
+            found += [f"{stage}/{figure}" for figure in given["measures"]]
+    return found

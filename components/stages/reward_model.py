@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -93,3 +93,8 @@ def _ranked_right(scorer: RewardModel, pairs: Sequence[tuple[list[int], list[int
     mine = out.peers.shard(pairs)
     chosen, rejected = scorer.score([a for a, _ in mine]), scorer.score([b for _, b in mine])
     return out.peers.unshard([float(a > b) for a, b in zip(chosen, rejected, strict=True)])
+
+
+def reward_model_measures(settings: Mapping[str, Any]) -> list[str]:
+    """Names of the figures that it returns."""
+    return ["loss", "accuracy", "accuracy_low", "accuracy_high", "pairs"]

@@ -24,6 +24,7 @@ from components.stages.rl_critic import CriticSetup, make_critic
 from components.stages.rl_rounds import Rounds, keep_verdicts, start_curricula, tell_facts
 from components.stages.rl_run import Run
 from components.stages.rl_settings import rl_check as rl_check
+from components.stages.rl_settings import rl_measures as rl_measures
 from components.stages.rl_settings import rl_notes as rl_notes
 from components.stages.rl_update import Updater
 from components.stages.shared import load_trained_policy

@@ -56,3 +56,30 @@ def rl_notes(settings: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]
     if kl.get("beta") is not None:
         return [f"beta={beta} has no effect: the KL term has its own, {kl['beta']}. Fix: set algorithm.kl.beta"]
     return []
+
+
+_FIGURES = (
+    *("steps", "reward", "reward/*", "length", "truncated", "failed", "abstained", "signal", "groups_used", "raw/*"),
+    *("tokens", "kl_old", "kl_ref", "entropy", "entropy_coef", "gap", "gap_kl", "gap_max", "clip_fraction"),
+    *("ratio_min", "ratio_max", "loss", "policy_loss", "kl_loss", "entropy_loss", "positive_nll_loss"),
+    *("lr", "grad_norm", "updates_skipped", "critic_lr", "critic_grad_norm", "critic_updates_skipped"),
+    *("value_loss", "value_clip_fraction", "explained_variance", "value_mean", "return_mean"),
+)
+
+
+def rl_measures(settings: Mapping[str, Any]) -> list[str]:
+    """Names of the figures that it returns; those of a KL term, a critic and so on only where there is one.
+
+    A reward that is no mix of named terms may have any.
+    """
+    terms = _terms(settings.get("reward"))
+    named = [name for term in terms for name in (term, f"{term}.*", f"weighted/{term}")]
+    return [*_FIGURES, *(named or ["*"])]
+
+
+def _terms(reward: Any) -> list[str]:
+    """Names of the terms of every mix in a reward."""
+    found: list[str] = []
+    for key, value in reward.items() if isinstance(reward, Mapping) else ():
+        found += [str(name) for name in value] if key == "terms" and isinstance(value, Mapping) else _terms(value)
+    return list(dict.fromkeys(found))

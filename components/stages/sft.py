@@ -158,3 +158,8 @@ def sft_check(
             "trace), or take a pipeline that needs none: pipeline=r1_zero"
         )
     return problems
+
+
+def sft_measures(settings: Mapping[str, Any]) -> list[str]:
+    """Names of the figures that it returns."""
+    return ["loss", "examples", "steps", "epochs" if settings.get("tokens") is None else "tokens"]

@@ -7,7 +7,7 @@ For general requests it gives answers to learn and, where some are right and som
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any, Literal
@@ -216,3 +216,9 @@ def _pair(
     if chosen is None or rejected is None:
         return None
     return Preference(task.id, task.messages, chosen, rejected, task.family, "wrong")
+
+
+def traces_measures(settings: Mapping[str, Any]) -> list[str]:
+    """Names of the figures that it returns; ``dropped/WHY``."""
+    asked = ["asked", "tokens_in", "tokens_out", "cached", "cost"] if settings.get("teacher") is not None else []
+    return ["sampled", "kept", "pairs", "dropped/*", *(f"teacher/{name}" for name in asked)]

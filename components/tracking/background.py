@@ -68,7 +68,7 @@ class Background:
         elif kind == "run":
             self.close()
         elif kind == "sweep":
-            self._run = f"sweep-{event['run']}"
+            self._run = f"sweep-{event['run']}-{event.get('pipeline', '')}"
             if self._thread is None:
                 self._begin()
             if event.get("state") != "running":
@@ -149,21 +149,48 @@ def record_pending(make: MakeRecorder, pending: Path) -> int:
     Raises: whatever the store raises; what was not recorded stays.
     """
     count = 0
+    _take_back(pending)
     for file in sorted(pending.glob("*.jsonl")):
         with contextlib.suppress(FileNotFoundError):  # another process was faster
             claimed = file.rename(file.with_suffix(f".{os.getpid()}"))
+            if (rows := _read(claimed)) is None:
+                continue
+            memo, *events = rows
             try:
-                memo, *events = [json.loads(line) for line in claimed.read_text(encoding="utf-8").splitlines()]
                 recorder = make(memo)
                 for event in events:
                     recorder.record(event)
                 recorder.flush()
             except BaseException:
-                claimed.rename(file)
+                _write(file, [memo, *events])  # with what the store knows by now: it isn't made twice
+                claimed.unlink()
                 raise
             claimed.unlink()
             count += 1
     return count
+
+
+def _take_back(pending: Path) -> None:
+    """What a process had claimed that was killed over it waits again."""
+    for claimed in pending.glob("*.*"):
+        owner = claimed.suffix[1:]
+        if owner.isdigit() and Path("/proc/self").exists() and not Path(f"/proc/{owner}").exists():
+            with contextlib.suppress(FileNotFoundError):
+                claimed.rename(claimed.with_suffix(".jsonl"))
+
+
+def _read(claimed: Path) -> list[dict[str, Any]] | None:
+    """The memo and the events; None, and said, if the file is damaged: it must not keep the others from being read."""
+    try:
+        rows = [json.loads(line) for line in claimed.read_text(encoding="utf-8").splitlines()]
+        if rows and all(isinstance(row, dict) for row in rows):
+            return rows
+        problem = "it holds no events"
+    except ValueError as error:
+        problem = str(error)
+    aside = claimed.rename(claimed.with_suffix(".damaged"))
+    log.warning("%s can't be read (%s) and is left out; it is now %s", claimed.stem, problem, aside)
+    return None
 
 
 def _write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

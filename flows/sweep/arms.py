@@ -9,10 +9,29 @@ from typing import Any
 
 from flows.objective import evaluated
 from flows.runs import list_runs
-from flows.sweep.grid import is_seed
+from flows.sweep.grid import named
 from flows.sweep.record import read_sweep
 
 Figures = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class ListedRun:
+    """One run of a sweep.
+
+    Attributes:
+        arm: the swept values, seeds aside; what the runs that differ in their seed alone have in common.
+        seed: what its seed reads.
+        state: waiting, running, done, failed, interrupted.
+        record: its last record; {} if it was never started.
+        again: every stage is that of an earlier run of its arm (the same seed once more): it counts in no statistic.
+    """
+
+    arm: str
+    seed: str
+    state: str
+    record: Mapping[str, Any]
+    again: bool = False
 
 
 @dataclass
@@ -39,24 +58,38 @@ class ArmRuns:
         return {seed: found[metric]["value"] for seed, found in self.by_seed.items() if metric in found}
 
 
+def listed_runs(artifacts: Path, sweep: str) -> list[ListedRun]:
+    """Every run of a sweep, in its order."""
+    records = latest_records(artifacts, sweep)
+    found: list[ListedRun] = []
+    seen: set[tuple[str, Any]] = set()
+    for number, run in enumerate(read_sweep(artifacts, sweep)["runs"]):
+        record = records.get(number, {})
+        names = {**named(run["overrides"].split(" ")), **run}
+        arm, seed = names["arm"], names["seed"] or str(record.get("seed", 0))
+        result = _result(record)
+        again = result is not None and (arm, result) in seen
+        seen.add((arm, result))
+        state = run.get("state") or record.get("state", "waiting")
+        found.append(ListedRun(arm, seed, state, record, again))
+    return found
+
+
 def arm_runs(artifacts: Path, sweep: str) -> list[ArmRuns]:
     """The arms of a sweep in the order they were listed."""
-    records = latest_records(artifacts, sweep)
     arms: dict[str, ArmRuns] = {}
-    for number, run in enumerate(read_sweep(artifacts, sweep)["runs"]):
-        words = run["overrides"].split(" ")
-        label = " ".join(word for word in words if not is_seed(word)) or "(no change)"
-        arm = arms.setdefault(label, ArmRuns(label))
+    for run in listed_runs(artifacts, sweep):
+        arm, record = arms.setdefault(run.arm, ArmRuns(run.arm)), run.record
+        if run.again:
+            continue
         arm.runs += 1
-        record = records.get(number, {})
-        seed = " ".join(word.partition("=")[2] for word in words if is_seed(word)) or str(record.get("seed", 0))
         if stages := evaluated(record):
-            arm.by_seed[seed] = stages[-1]["metrics"]
+            arm.by_seed[run.seed] = stages[-1]["metrics"]
             folder = record["stages"].get(stages[-1].get("evaluation", ""), {}).get("path")
             if folder and (answers := Path(folder) / "answers.parquet").is_file():
-                arm.answers[seed] = answers
+                arm.answers[run.seed] = answers
         if (worth := record.get("objective") or {}).get("value") is not None:
-            arm.objectives[seed] = worth["value"]
+            arm.objectives[run.seed] = worth["value"]
             arm.maximise, arm.terms = worth["direction"] == "maximise", sorted(worth["terms"])
     return list(arms.values())
 
@@ -69,3 +102,9 @@ def latest_records(artifacts: Path, sweep: str) -> dict[int, dict[str, Any]]:
         if owner == sweep and number.isdigit():
             numbered[int(number)] = record
     return numbered
+
+
+def _result(record: Mapping[str, Any]) -> frozenset[tuple[str, str]] | None:
+    """The artifact of every stage; None if one is missing."""
+    places = {name: stage.get("key") or stage.get("path") for name, stage in (record.get("stages") or {}).items()}
+    return frozenset(places.items()) if places and all(places.values()) else None

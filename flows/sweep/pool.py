@@ -21,7 +21,7 @@ from flows.errors import BadInput, Problem
 from flows.redact import redact
 from flows.settings import Groups, config_roots
 from flows.signals import Stop
-from flows.sweep.grid import Request, expand, labels, read_request
+from flows.sweep.grid import Request, expand, labels, read_request, repeated, repetitions, sweep_values
 from flows.sweep.launch import Job, SweepLauncher, arm_environment, ask_to_stop, check_launcher, make_launcher, run_arm
 from flows.sweep.record import SweepRecord, digest_of, now, opened
 from flows.sweep.summary import write_summary
@@ -65,18 +65,21 @@ def run_sweep(
     request = read_request(overrides, config_dir)
     where = check_launcher(request.launcher, request.allow)
     say = _say_to(sys.stderr if as_json else sys.stdout)
-    make_source, artifacts, digest = (_search if request.search else _grid)(overrides, request, config_dir)
+    plan = (_search if request.search else _grid)(overrides, request, config_dir)
+    artifacts, digest = plan.artifacts, plan.digest
     more = {"command": [redact(text) for text in overrides], "search": bool(request.search), "process": process_mark()}
     with opened(artifacts, digest, **more) as (record, is_there), Stop().installed() as stop:
         launcher = make_launcher(where, jobs, record.directory)
-        source = make_source(record)
+        source = plan.source(record)
         kept = record.count("done")
         told = f"going on, {kept} of {source.total} runs are done" if is_there else f"{source.total} runs"
         say(f"sweep {record.id}: {told}, {record.directory}")
+        for note in plan.notes:
+            say(f"note: {note}")
         to_files = launcher.to_files or launcher.jobs > 1 or as_json
         command = _command(record.id, config_dir, quiet=quiet)
         config = compose(request.fixed, config_dir)
-        tracking = SweepTracking(config.root, config.pipeline, record)
+        tracking = SweepTracking(config.root, plan.pipelines, record)
         pool = _Pool(record, launcher, source, stop, command, say, tracking.begin, to_files=to_files)
         try:
             pool.run()
@@ -162,7 +165,7 @@ class Grid:
     def __init__(self, record: SweepRecord, combinations: Sequence[Sequence[str]], prepared: Sequence[Any]) -> None:
         self.total = len(combinations)
         if not record.runs:
-            record.runs += [{"overrides": label, "state": "waiting"} for label in labels(combinations)]
+            record.runs += [{**names, "state": "waiting"} for names in labels(combinations)]
         self._waiting = []
         for number, (lines, each) in enumerate(zip(combinations, prepared, strict=True)):
             if record.runs[number]["state"] != "done" or not is_whole(each):
@@ -185,28 +188,47 @@ def is_whole(prepared: Any) -> bool:
     return all(stage.state == "reused" for stage in plan)
 
 
-def _grid(overrides: Sequence[str], request: Request, config_dir: Path | None) -> tuple[Any, Path, str]:
-    combinations = expand(overrides, config_dir)
-    prepared = [prepared_arm(f"run {i + 1}", lines, config_dir) for i, lines in enumerate(combinations)]
+@dataclass(frozen=True)
+class _Plan:
+    """What a command line asks for: where its arms come from, where it is recorded, what to say, whose runs it has."""
+
+    source: Callable[[SweepRecord], Source]
+    artifacts: Path
+    digest: str
+    notes: Sequence[str]
+    pipelines: Sequence[str]
+
+
+def _grid(overrides: Sequence[str], request: Request, config_dir: Path | None) -> _Plan:
+    listed = expand(overrides, config_dir)
+    checked = [prepared_arm(f"run {i + 1}", lines, config_dir) for i, lines in enumerate(listed)]
+    again = repetitions(checked)
+    combinations = [lines for i, lines in enumerate(listed) if i not in again]
+    prepared = [each for i, each in enumerate(checked) if i not in again]
     digest = digest_of([combinations, str(config_dir), str(Path.cwd())])
-    return lambda record: Grid(record, combinations, prepared), prepared[0].artifacts, digest
+    notes = repeated([names["overrides"] for names in labels(listed)], again)
+    pipelines = list(dict.fromkeys(each.config.pipeline for each in prepared))
+    return _Plan(lambda record: Grid(record, combinations, prepared), prepared[0].artifacts, digest, notes, pipelines)
 
 
-def _search(overrides: Sequence[str], request: Request, config_dir: Path | None) -> tuple[Any, Path, str]:
+def _search(overrides: Sequence[str], request: Request, config_dir: Path | None) -> _Plan:
     from flows.sweep.search import make_search
 
     groups = Groups.find(config_roots(config_dir))
-    search = make_search(request, groups, lambda lines: prepared_arm("search", lines, config_dir))
-    artifacts = Path(compose(request.fixed, config_dir).root["artifacts"])
-    return search.source, artifacts, digest_of([search.identity, str(config_dir), str(Path.cwd())])
+    search = make_search(request, groups, lambda lines: prepared_arm("search", lines, config_dir, to_search=True))
+    config = compose(request.fixed, config_dir)
+    digest = digest_of([search.identity, str(config_dir), str(Path.cwd())])
+    tried = sweep_values(request.swept["pipeline"], groups) if "pipeline" in request.swept else []
+    pipelines = [text.partition("=")[2] for text in tried] or [config.pipeline]
+    return _Plan(search.source, Path(config.root["artifacts"]), digest, search.notes, pipelines)
 
 
-def prepared_arm(name: str, lines: Sequence[str], config_dir: Path | None) -> Any:
+def prepared_arm(name: str, lines: Sequence[str], config_dir: Path | None, *, to_search: bool = False) -> Any:
     """The run of these overrides, checked. Raises: BadInput that says which run it is about."""
     from flows.run import prepare
 
     try:
-        return prepare(lines, config_dir)
+        return prepare(lines, config_dir, to_search=to_search)
     except BadInput as error:
         where = f"{name} ({' '.join(map(redact, lines))})"
         raise BadInput([Problem(where, "", str(problem).rstrip(".")) for problem in error.problems]) from error

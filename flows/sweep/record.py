@@ -30,8 +30,8 @@ class SweepRecord:
     """The record of a sweep that is under way; every change is written to a temporary file and renamed.
 
     Attributes:
-        runs: one entry a run: ``overrides`` (its label), ``state`` (waiting, running, done, failed, interrupted),
-            started, ended, exit, and ``trial`` in a search.
+        runs: one entry a run: ``overrides`` (its label), ``arm`` and ``seed`` (the two parts of it), ``state``
+            (waiting, running, done, failed, interrupted), started, ended, exit, and ``trial`` in a search.
     """
 
     def __init__(self, directory: Path, digest: str, runs: list[dict[str, Any]], **more: Any) -> None:
@@ -41,9 +41,9 @@ class SweepRecord:
     def id(self) -> str:
         return self.directory.name
 
-    def add(self, label: str, **more: Any) -> int:
+    def add(self, names: Mapping[str, str], **more: Any) -> int:
         """A new run; its number."""
-        self.runs.append({"overrides": label, "state": "waiting", **more})
+        self.runs.append({**names, "state": "waiting", **more})
         self.write()
         return len(self.runs) - 1
 

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from flows.errors import BadInput, Problem
-from flows.redact import redact
 from flows.runs import list_runs
 from flows.settings import COMMAND_LINE, Groups
-from flows.sweep.grid import Request, is_seed, sweep_values
+from flows.sweep.grid import Request, is_seed, named, repeated, repetitions, sweep_values
 from flows.sweep.pool import Arm
 from flows.sweep.record import SweepRecord
 
@@ -49,6 +48,7 @@ class Search:
 
     source: Callable[[SweepRecord], Trials]
     identity: Any
+    notes: list[str]
 
 
 def make_search(request: Request, groups: Groups, prepare: Callable[[Sequence[str]], Any]) -> Search:
@@ -59,9 +59,13 @@ def make_search(request: Request, groups: Groups, prepare: Callable[[Sequence[st
     optuna = _optuna()
     settings = _settings(request)
     space, seeds = read_space(request, groups)
-    for corner in (0, -1):
-        ends = [f"{key}={_ends(distribution)[corner]}" for key, distribution in space.items()]
-        prepared = prepare([*request.fixed, *ends, *seeds[0]])
+    first, last = (
+        [f"{key}={_ends(distribution)[corner]}" for key, distribution in space.items()] for corner in (0, -1)
+    )
+    of_seeds = [prepare([*request.fixed, *first, *seed]) for seed in seeds]
+    again, prepared = repetitions(of_seeds), prepare([*request.fixed, *last, *seeds[0]])
+    notes = repeated([" ".join(seed) for seed in seeds], again)
+    seeds = [seed for i, seed in enumerate(seeds) if i not in again]
     from flows.objective import read_objective
 
     objective = read_objective(prepared.config.root.get("objective"))
@@ -76,7 +80,7 @@ def make_search(request: Request, groups: Groups, prepare: Callable[[Sequence[st
     def source(record: SweepRecord) -> Trials:
         return Trials(optuna, settings, space, seeds, request.fixed, objective.maximise, record, prepared.artifacts)
 
-    return Search(source, identity)
+    return Search(source, identity, notes)
 
 
 def read_space(request: Request, groups: Groups) -> tuple[dict[str, Any], list[list[str]]]:
@@ -104,7 +108,10 @@ def _distribution(key: str, text: str, groups: Groups) -> Any:
 
     override = OverridesParser.create().parse_override(text)
     if not override.is_sweep_override() or override.is_discrete_sweep():
-        return CategoricalDistribution([value.partition("=")[2] for value in sweep_values(text, groups)])
+        choices: dict[str, str] = {}
+        for value in sweep_values(text, groups):
+            choices.setdefault(_read(value), value.partition("=")[2])
+        return CategoricalDistribution(list(choices.values()))
     interval = override.value()
     assert isinstance(interval, IntervalSweep)
     low, high, log = interval.start, interval.end, "log" in interval.tags
@@ -114,6 +121,14 @@ def _distribution(key: str, text: str, groups: Groups) -> Any:
     if isinstance(low, int) and isinstance(high, int):  # written int(interval(1,20))
         return IntDistribution(low, high, log=log)
     return FloatDistribution(float(low), float(high), log=log)
+
+
+def _read(override: str) -> str:
+    """What tells a value from others, however it is written: 0.1 and 0.10 are one choice."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    value = OverridesParser.create().parse_override(override).value()
+    return repr(float(value)) if isinstance(value, int | float) and not isinstance(value, bool) else repr(value)
 
 
 def _ends(distribution: Any) -> tuple[Any, Any]:
@@ -182,8 +197,8 @@ class Trials:
         chosen = [f"{key}={_written(parameters[key])}" for key in self._space]
         known = [i for i, run in enumerate(self._record.runs) if run.get("trial") == trial]
         for place, seed in enumerate(self._seeds):
-            label = redact(" ".join([*chosen, *(seed if len(self._seeds) > 1 else [])]))
-            number = known[place] if place < len(known) else self._record.add(label, trial=trial)
+            names = named([*chosen, *(seed if len(self._seeds) > 1 else [])])
+            number = known[place] if place < len(known) else self._record.add(names, trial=trial)
             if self._record.runs[number]["state"] != "done":
                 self._record.update(number, state="waiting")
                 self._waiting.append(Arm(number, [*self._fixed, *chosen, *seed]))

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from flows.errors import BadInput, Problem, did_you_mean
 from flows.sweep.arms import ArmRuns, arm_runs
+from flows.sweep.record import digest_of
 
 ACCURACY = "pass@1"
 # Against accuracy: what may be paid for it, and whether more of it is better.
@@ -20,10 +22,13 @@ TRADES = (("length", -1), ("unsafe_refused", 1), ("benign_answered", 1))
 # Columns of the table, those the evaluations have; after them the largest k of pass@k.
 COLUMNS = ("pass@1", "format_rate", "length", "unsafe_refused", "benign_answered")
 FILE = "summary.json"
+FIRST = "first"
+USUAL = {"against": FIRST, "metric": ACCURACY}  # what is stored under the files' own names
 
 
-def write_summary(artifacts: Path, sweep: str, against: str = "first") -> dict[str, Any]:
-    """Compare the arms of a sweep; also in ``summary.json``.
+def write_summary(artifacts: Path, sweep: str, against: str = FIRST) -> dict[str, Any]:
+    """Compare the arms of a sweep; also in ``summary.json``, or, against another arm than the first, in a file of its
+    own beside it.
 
     Args:
         against: the arm that others are tested against: "first" (as listed), "best" (by accuracy, chosen with the same
@@ -32,21 +37,36 @@ def write_summary(artifacts: Path, sweep: str, against: str = "first") -> dict[s
     Raises: BadInput for an ``against`` that is no arm.
     """
     found = summarise(arm_runs(artifacts, sweep), against)
-    file = artifacts / "sweeps" / sweep / FILE
+    file = artifacts / "sweeps" / sweep / view_name(FILE, against=against)
     temporary = file.with_suffix(".tmp")
     temporary.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     os.replace(temporary, file)
     return found
 
 
-def summarise(arms: Sequence[ArmRuns], against: str = "first") -> dict[str, Any]:
+def view_name(file: str, **chosen: str) -> str:
+    """Name of a file of the sweep as somebody asked to see it; the file's own where nothing else was asked for.
+
+    ``view_name("table.md", against="best")`` is ``table.against-best.md``. What can't stand in a name is replaced, and
+    a digest keeps two apart.
+    """
+    stem, dot, ending = file.rpartition(".")
+    for key, value in chosen.items():
+        if value != USUAL[key]:
+            plain = re.sub(r"[^A-Za-z0-9@._=-]+", "-", value)[:60]
+            exact = "" if plain == value else f"-{digest_of(value)[:6]}"
+            stem += f".{key}-{plain}{exact}"
+    return f"{stem}{dot}{ending}"
+
+
+def summarise(arms: Sequence[ArmRuns], against: str = FIRST) -> dict[str, Any]:
     """The summary as plain containers.
 
     Returns:
         ``arms``: each label, runs, seeds, objective, ``metrics`` name → {value, low, high, n, over: seeds or prompts}
         and ``against`` name → {effect, low, high, p, p_holm, n, over} (none for the arm tested against). ``reference``:
-        its label. ``objective``: terms, direction, best (an arm) and its value. ``pareto``: each x, y, better and
-        ``arms`` label → {on_front, odds, dominated_by}.
+        its label. ``objective``: terms, direction, best (an arm) and its value. ``pareto``: each x, y, better, level
+        and ``arms`` label → {on_front, odds, dominated_by, level_with}.
     """
     with_figures = [arm for arm in arms if arm.by_seed]
     reference = _reference(with_figures, against)
@@ -93,13 +113,13 @@ def _best(arms: Sequence[ArmRuns]) -> dict[str, Any] | None:
 
 
 def _reference(arms: Sequence[ArmRuns], against: str) -> ArmRuns | None:
-    if against == "first" or not arms:
+    if against == FIRST or not arms:
         return arms[0] if arms else None
     if against == "best":
         return max(arms, key=lambda arm: _mean(arm.values(ACCURACY)) or float("-inf"))
     if (found := next((arm for arm in arms if arm.label == against), None)) is not None:
         return found
-    known = ["first", "best", *(arm.label for arm in arms)]
+    known = [FIRST, "best", *(arm.label for arm in arms)]
     raise BadInput(Problem("report", "--against", "no such arm", got=against, fix=did_you_mean(against, known)))
 
 
@@ -158,8 +178,12 @@ def _adjust(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _front(arms: Sequence[ArmRuns], metric: str, sign: int) -> dict[str, Any] | None:
-    """The arms by accuracy and one other metric; None with fewer than two that have both."""
+    """The arms by accuracy and one other metric; None with fewer than two that have both.
+
+    Arms that are ``level`` (all have the same of the other metric) have nothing to trade.
+    """
     from components.evaluation.arms import front_odds, pareto
+    from components.evaluation.trade_offs import is_level, level_with
 
     axes = ((ACCURACY, 1), (metric, sign))
     having = [arm for arm in arms if all(arm.values(name) for name, _ in axes)]
@@ -173,8 +197,14 @@ def _front(arms: Sequence[ArmRuns], metric: str, sign: int) -> dict[str, Any] | 
         "x": ACCURACY,
         "y": metric,
         "better": {ACCURACY: "more", metric: "more" if sign > 0 else "less"},
+        "level": is_level(points),
         "arms": {
-            label: {"on_front": not dominated[label], "odds": odds[label], "dominated_by": dominated[label]}
+            label: {
+                "on_front": not dominated[label],
+                "odds": odds[label],
+                "dominated_by": dominated[label],
+                "level_with": level_with(label, points),
+            }
             for label in points
         },
     }

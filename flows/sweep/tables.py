@@ -9,16 +9,15 @@ _WHOLE = ("length",)
 _METRICS = "Means over seeds with 95 % intervals (Student's t); over prompts where there is one seed (marked °)."
 _TESTS = "Paired by seed (Student's t), over prompts where there is one seed (°); p by Holm over all tests shown."
 _OBJECTIVE = "Means over seeds with 95 % intervals (Student's t), the best first."
-_FRONTS = (
-    "An arm is on the front if no other is at least as good in both and better in one; its odds are how often that "
-    "holds when the means are drawn from what the seeds (with one seed: the prompts) say of them."
-)
 
 
 def markdown_summary(summary: Mapping[str, Any]) -> str:
     """All tables, each under a line that says what it shows; "" if there is nothing to compare."""
     text = ""
     for title, head, rows, caption in _tables(summary):
+        if not rows:
+            text += f"\n**{title}**\n\n{caption}\n"
+            continue
         lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
         flat = [[cell.replace("\n", " ").replace("|", "∣") for cell in line] for line in lines]
         table = "\n".join(f"| {' | '.join(line)} |" for line in flat)
@@ -28,15 +27,16 @@ def markdown_summary(summary: Mapping[str, Any]) -> str:
 
 def console_tables(summary: Mapping[str, Any]) -> Iterator[Any]:
     """The same for a terminal."""
+    from rich.markup import escape  # a label may hold brackets: first.tags=[a,b]
     from rich.table import Table
 
     for title, head, rows, caption in _tables(summary):
-        table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
+        table = Table(title=escape(title), title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
         for i, column in enumerate(head):
             table.add_column(column, justify="left" if i == 0 else "right", no_wrap=True)
         for row in rows:
-            table.add_row(*row)
-        table.caption, table.caption_justify = caption, "left"
+            table.add_row(*map(escape, row))
+        table.caption, table.caption_justify = escape(caption), "left"
         yield table
 
 
@@ -57,12 +57,24 @@ def _tables(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[str], list[l
     if tested:
         rows = [[arm["label"], *(_test(arm["against"].get(name), name) for name in names)] for arm in tested]
         yield f"Against {summary['reference']}", ["", *names], rows, _TESTS
-    fronts: Sequence[Mapping[str, Any]] = summary["pareto"]
-    if fronts:
-        labels = list(dict.fromkeys(label for front in fronts for label in front["arms"]))
-        head = ["", *(f"{front['x']} / {front['y']} ({front['better'][front['y']]})" for front in fronts)]
-        rows = [[label, *(_front(front["arms"].get(label)) for front in fronts)] for label in labels]
-        yield "Pareto fronts", head, rows, _FRONTS
+    yield from _fronts(summary["pareto"])
+
+
+def _fronts(fronts: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[str], list[list[str]], str]]:
+    """One table of the fronts; of those whose arms are level a line."""
+    from components.evaluation.trade_offs import MEANING, no_trade_off, odds, place
+
+    shown = [front for front in fronts if not front["level"]]
+    labels = list(dict.fromkeys(label for front in shown for label in front["arms"]))
+    head = ["", *(f"{front['x']} / {front['y']} ({front['better'][front['y']]})" for front in shown)]
+
+    def cell(found: Mapping[str, Any] | None) -> str:
+        return "–" if found is None else f"{place(found)}\nodds {odds(found)}"
+
+    rows = [[label, *(cell(front["arms"].get(label)) for front in shown)] for label in labels]
+    level = [no_trade_off(front["y"]) for front in fronts if front["level"]]
+    if caption := "\n".join([*([MEANING] if rows else []), *level]):
+        yield "Pareto fronts", head, rows, caption
 
 
 def _estimate(found: Mapping[str, Any] | None, name: str) -> str:
@@ -82,11 +94,3 @@ def _test(found: Mapping[str, Any] | None, name: str) -> str:
     mark = "°" if found["over"] == "prompts" else ""
     interval = f"\n[{low}, {high}]" if low != high else ""
     return f"{effect}{mark} p {found['p_holm']:.2g}{interval}"
-
-
-def _front(found: Mapping[str, Any] | None) -> str:
-    if found is None:
-        return "–"
-    others = found["dominated_by"]
-    more = f" and {len(others) - 1} more" if len(others) > 1 else ""
-    return ("on the front" if found["on_front"] else f"below {others[0]}{more}") + f"\nodds {found['odds']:.2f}"

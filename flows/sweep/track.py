@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flows.build import ALLOWED, build
@@ -14,23 +14,27 @@ class SweepTracking:
     """Tells the tracker that a sweep begins and how it ended.
 
     It begins to connect at once, while the first run works: at the end nothing has to be imported any more.
+
+    Args:
+        pipelines: of its runs: each has an experiment of its own, with a run for the sweep.
     """
 
-    def __init__(self, root: Mapping[str, Any], pipeline: str, record: SweepRecord) -> None:
+    def __init__(self, root: Mapping[str, Any], pipelines: Sequence[str], record: SweepRecord) -> None:
         self._record, self._begun = record, False
-        self._same: dict[str, Any] = {"event": "sweep", "run": record.id, "pipeline": pipeline}
+        self._same: dict[str, Any] = {"event": "sweep", "run": record.id}
         self._same["sweep_process"] = record.more.get("process")
-        self._tracker = build(root.get("tracking") or None, allow=(*ALLOWED, *(root.get("allow") or ())))
+        node, allow = root.get("tracking") or None, (*ALLOWED, *(root.get("allow") or ()))
+        self._trackers = {pipeline: build(node, allow=allow) for pipeline in pipelines} if node else {}
 
     def begin(self) -> None:
         """A run of the sweep starts; told once."""
-        if self._tracker is not None and not self._begun:
-            self._tracker({**self._same, "state": "running"})
+        if not self._begun:
+            self._tell({"state": "running"})
         self._begun = True
 
     def end(self, summary: Mapping[str, Any], state: str) -> None:
         """Hand over the tables and the best arm, unless no run was started."""
-        if self._tracker is None or not self._begun:
+        if not self._trackers or not self._begun:
             return
         record, worth = self._record, summary["objective"] or {}
         counts = {f"runs_{name}": float(record.count(name)) for name in ("done", "failed")}
@@ -40,9 +44,8 @@ class SweepTracking:
             for arm in summary["arms"]
             for name, estimate in arm["metrics"].items()
         ]
-        self._tracker(
+        self._tell(
             {
-                **self._same,
                 "state": state,
                 "files": [str(record.directory / name) for name in (FILE, "table.md", "sweep.json")],
                 "table": table,
@@ -50,6 +53,10 @@ class SweepTracking:
                 "params": {"command": " ".join(record.more.get("command", ())), **chosen},
             }
         )
+
+    def _tell(self, event: Mapping[str, Any]) -> None:
+        for pipeline, tracker in self._trackers.items():
+            tracker({**self._same, "pipeline": pipeline, **event})
 
 
 def _tested(test: Mapping[str, Any] | None) -> dict[str, Any]:

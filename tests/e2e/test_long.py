@@ -76,7 +76,7 @@ def test_a_sweep_over_the_whole_smoke_pipeline_shares_what_comes_before(smoke: S
 def test_a_sweep_of_weights_and_seeds_builds_upstream_once_a_seed_and_goes_on_after_a_kill(place: Workplace) -> None:
     command = ("run", "-m", "pipeline=smoke", "reward.weights.format=0.1,0.2,0.4", "seed=1,2", *QUICK)
     sweep = place.start(*command)
-    assert becomes(True, lambda: len(place.records()) >= 3 or sweep.poll() is not None, limit_s=LIMIT_S)
+    assert becomes(True, lambda: len(place.records()) >= 3 or sweep.poll() is not None, limit_s=4 * LIMIT_S)
     sweep.kill()
     sweep.wait()
     assert becomes({}, place.leftovers) == {}  # the run at work stopped by itself

@@ -26,7 +26,7 @@ def r1flow(tmp_path, conf):
         if arguments and arguments[0] in ("run", "plan"):
             command += ["--config-dir", str(conf)]
         return subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False, **options
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600, check=False, **options
         )
 
     return call

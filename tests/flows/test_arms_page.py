@@ -37,11 +37,12 @@ def summary(lengths=(20.0, 30.0, 25.0)):
         for (label, value), length in zip(ARMS.items(), lengths, strict=True)
     ]
     places = {
-        labels[0]: {"on_front": True, "odds": 0.9, "dominated_by": []},
-        labels[1]: {"on_front": True, "odds": 0.8, "dominated_by": []},
-        labels[2]: {"on_front": False, "odds": 0.1, "dominated_by": labels[:1]},
+        labels[0]: {"on_front": True, "odds": 0.9, "dominated_by": [], "level_with": []},
+        labels[1]: {"on_front": True, "odds": 0.8, "dominated_by": [], "level_with": []},
+        labels[2]: {"on_front": False, "odds": 0.1, "dominated_by": labels[:1], "level_with": []},
     }
     front = {"x": "pass@1", "y": "length", "better": {"pass@1": "more", "length": "less"}, "arms": places}
+    front["level"] = len(set(lengths)) == 1
     return {"reference": labels[0], "arms": arms, "pareto": [front]}
 
 

@@ -11,6 +11,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from flows.prefect_listener import PrefectListener
 from flows.prefect_server import configured_api_url, ensure_prefect_server, wait_for_prefect
 from flows.stage import StageSpec, run_stage
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(480)
 TOYS = "tests.flows.toy_stages_c"
 IN_PROCESS = {"_target_": "flows.launch.inprocess.InProcess"}
 ROOT = Path(__file__).parents[2]
@@ -156,6 +157,44 @@ def test_a_stage_shows_its_log_its_progress_and_an_evaluations_figures(home: Pat
         return {row["message"] for row in ask(server, "logs", logs={"task_run_id": {"any_": [task["id"]]}})} & wanted
 
     assert becomes(wanted, told) == wanted
+
+
+def test_what_prefect_hears_late_has_the_times_at_which_it_happened(home: Path, server: Server, tmp_path: Path):
+    began = time.time() - 3600  # as if the server had needed an hour to start
+    artifact = {"key": "k", "path": str(tmp_path), "digest": "d"}
+    listener = PrefectListener(home, "late", lambda event: None)
+    for seconds, event in (
+        (0, {"event": "run", "state": "running", "stages": [{"stage": s, "inputs": {}} for s in "abc"]}),
+        (1, {"event": "stage", "stage": "a", "state": "reused", "artifact": artifact}),
+        (2, {"event": "stage", "stage": "b", "state": "building", "why": "never built"}),
+        (3, {"event": "stage", "stage": "c", "state": "resumed", "why": "at step 3"}),
+        (42, {"event": "say", "stage": "b", "text": "half of it"}),
+        (102, {"event": "stage", "stage": "b", "state": "done", "wall_s": 100.0, "artifact": artifact}),
+        (103.5, {"event": "stage", "stage": "c", "state": "failed", "why": "no", "wall_s": 100.5}),
+        (104, {"event": "run", "state": "failed"}),
+    ):
+        listener({**event, "time": began + seconds})
+    listener.close(PATIENCE_S)
+    run_id = flow_run(server, "late")["id"]
+
+    def states() -> dict[str, str]:
+        return stage_states(server, "late")
+
+    wanted = {"a": "Cached", "b": "Completed", "c": "Failed"}
+    assert becomes(wanted, states) == wanted
+    tasks = {t["name"]: t for t in ask(server, "task_runs", flow_runs={"id": {"any_": [run_id]}})}
+    assert [tasks[s]["total_run_time"] for s in "abc"] == pytest.approx([0, 100, 100.5], abs=0.01)
+    for stage, start, end in (("b", 2, 102), ("c", 3, 103.5)):
+        at = [datetime.fromisoformat(tasks[stage][key]).timestamp() - began for key in ("start_time", "end_time")]
+        assert at == pytest.approx([start, end], abs=0.01)
+    assert becomes(1, lambda: len(log(server, tasks["b"]["id"], "half of it"))) == 1
+    [line] = log(server, tasks["b"]["id"], "half of it")
+    assert datetime.fromisoformat(line["timestamp"]).timestamp() - began == pytest.approx(42, abs=0.01)
+    assert flow_run(server, "late")["state"]["message"] == "a stage failed, after 104.0 s"
+
+
+def log(server: Server, task: str, text: str) -> list[dict[str, Any]]:
+    return [row for row in ask(server, "logs", logs={"task_run_id": {"any_": [task]}}) if row["message"] == text]
 
 
 def test_a_failed_stage_and_what_needs_it(home: Path, server: Server, tmp_path: Path):

@@ -103,3 +103,13 @@ def test_another_model_reaches_every_stage_that_has_a_figure_of_it() -> None:
 
 def test_the_seed_reaches_every_stage() -> None:
     assert {spec.seed for spec in stages("seed=5").values()} == {5}
+
+
+def test_the_smoke_pipeline_takes_any_data_and_makes_the_built_in_ones_small():
+    def data(*overrides):
+        return compose(["pipeline=smoke", *overrides]).root["data"]
+
+    assert data()["scale"] == data("data=builtin_chat")["scale"] == 0.02
+    assert data("data.scale=0.5")["scale"] == 0.5
+    assert compose().root["data"]["scale"] == 1.0
+    assert "scale" not in data("data=jsonl", "data.path=x.jsonl")

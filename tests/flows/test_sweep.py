@@ -9,6 +9,8 @@ import time
 
 import pytest
 
+from flows.sweep.record import SweepRecord
+from flows.sweep.track import SweepTracking
 from tests.flows.conftest import FIXTURES, ROOT
 
 
@@ -44,6 +46,7 @@ def test_the_same_command_keeps_what_is_done_and_tries_again_what_failed(r1flow,
     assert r1flow(*command).returncode == 1
     again = r1flow(*command)
     assert again.returncode == 1
+    assert "Report:" not in again.stdout  # of an arm: with -q the sweep's own end is the result
     assert "going on, 1 of 2 runs are done" in again.stdout
     assert [record["sweep"].rpartition("/")[2] for record in records(tmp_path)] == ["0", "1", "0"]
     assert len(built(tmp_path)) == len(set(built(tmp_path)))
@@ -158,6 +161,11 @@ def test_a_trial_whose_run_fails_does_not_end_the_search(r1flow, tmp_path):
         (["sweep.launcher.jbos=3", "first.steps=1,2"], "did you mean"),
         (["objective.direction=up", "first.steps=1,2"], "maximise"),
         (["objective.metric=[1]", "first.steps=1,2"], "neither a metric nor weights"),
+        (["reward.weights.format=0.1,abc"], "reward.weights.format: expects a number (got 'abc'). Fix: write a number"),
+        (["artifacts=a,b"], "artifacts: can't be swept (got 'artifacts=a,b'). Fix: give one: arms share it"),
+        (["objective.metric=second/steps,first/steps"], "objective.metric: can't be swept"),
+        (["seed="], "seed=: has no value. Fix: write seed=VALUE, or several: seed=1,2,3"),
+        (["sweep=optuna", "objective.metric=pass@1", "first.lr=interval(0.1,0.2)"], "no stage of this pipeline"),
     ],
 )
 def test_a_sweep_that_cannot_be_right_is_refused_before_anything_runs(r1flow, tmp_path, overrides, told):
@@ -179,7 +187,6 @@ def test_the_last_line_of_json_has_the_objective(r1flow, tmp_path):
         "direction": "maximise",
         "problem": "",
     }
-    assert r1flow("run", "--json", "objective.metric=stepz").stdout.count("did you mean steps") == 1
 
 
 def test_a_sweep_gives_json_too(r1flow, tmp_path):
@@ -188,3 +195,51 @@ def test_a_sweep_gives_json_too(r1flow, tmp_path):
     told = json.loads(line)
     assert [arm["objective"]["value"] for arm in told["arms"]] == [2, 3]
     assert told["objective"]["best"] == "second.steps=3"
+
+
+def test_a_value_that_is_listed_twice_is_one_run_however_it_is_spelt(r1flow, tmp_path):
+    done = r1flow("run", "-m", "-q", "seed=1,1", "second.lr=0.1,0.10,1,1.0", "objective.metric=second/steps")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("6 runs are another one once more, built and counted once") == 1
+    assert [run["overrides"] for run in the_sweep(tmp_path)["runs"]] == ["second.lr=0.1", "second.lr=1"]
+    assert len(records(tmp_path)) == 2
+    summary = json.loads(next(tmp_path.glob("artifacts/sweeps/*/summary.json")).read_text())
+    assert [(arm["label"], arm["runs"], arm["objective"]["n"]) for arm in summary["arms"]] == [
+        ("second.lr=0.1", 1, 1),
+        ("second.lr=1", 1, 1),
+    ]
+    again = r1flow("run", "-m", "-q", "seed=1,1", "second.lr=0.1,0.10,1,1.0", "objective.metric=second/steps")
+    assert "going on, 2 of 2 runs are done" in again.stdout
+
+
+def test_a_search_tries_a_choice_and_a_seed_once_however_they_are_spelt(r1flow, tmp_path):
+    pytest.importorskip("optuna")
+    command = ("run", "-m", "-q", "sweep=optuna", "sweep.search.trials=1", "objective.metric=second/steps")
+    done = r1flow(*command, "second.lr=0.1,0.10", "seed=1,1,2")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("seed=1 (twice)") == 1
+    assert [run["overrides"] for run in the_sweep(tmp_path)["runs"]] == [
+        "second.lr=0.1 seed=1",
+        "second.lr=0.1 seed=2",
+    ]
+
+
+def test_a_report_of_something_that_is_not_there_names_the_sweeps_that_are(r1flow, tmp_path):
+    assert r1flow("run", "-m", "-q", "second.steps=2").returncode == 0
+    [sweep] = [folder.name for folder in tmp_path.glob("artifacts/sweeps/*/")]
+    done = r1flow("report", "nosuch")
+    assert done.returncode == 2
+    assert done.stderr.startswith("runs: no such run or sweep (got 'nosuch'). Fix: ")
+    assert f"sweeps: {sweep}" in done.stderr
+
+
+def test_each_pipeline_that_is_swept_has_a_run_of_the_sweep_in_its_experiment(tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr("flows.sweep.track.build", lambda node, allow: told.append)
+    record = SweepRecord(tmp_path, "digest", [{"overrides": "pipeline=a", "state": "done"}])
+    tracking = SweepTracking({"tracking": {"_target_": "x.y"}}, ["a", "b"], record)
+    tracking.begin()
+    tracking.end({"objective": None, "arms": []}, "done")
+    assert [(event["pipeline"], event["state"]) for event in told] == [
+        ("a", "running"), ("b", "running"), ("a", "done"), ("b", "done"),
+    ]  # fmt: skip

@@ -1,7 +1,11 @@
 """What is said of a sweep's arms, from runs made up by hand."""
 
-import pytest
+import io
 
+import pytest
+from rich.console import Console
+
+from components.evaluation.page.sweep_view import render_sweep
 from flows.errors import BadInput
 from flows.objective import read_objective, run_figures
 from flows.sweep.arms import ArmRuns
@@ -126,3 +130,42 @@ def test_an_objective_is_a_weighted_sum_and_says_what_is_missing():
 def test_without_setting_the_objective_is_accuracy():
     objective = read_objective(None)
     assert objective.weights == {"pass@1": 1.0} and objective.maximise
+
+
+def told(found):
+    """What is said of trade-offs: the table's texts on the console."""
+    *_, table = console_tables(found)
+    assert table.title == "Pareto fronts"
+    return [list(column.cells) for column in table.columns], table.caption
+
+
+def test_arms_that_are_level_have_no_trade_off_on_the_console_as_on_the_page(tmp_path):
+    level = summarise([arm("a", [0.5, 0.6], [20, 20]), arm("b", [0.5, 0.6], [20, 20])])
+    cells, caption = told(level)
+    assert cells == [[]]
+    assert caption == "No trade-off with length in tokens: all arms have the same."
+    assert "on the front" not in markdown_summary(level)
+    assert caption in markdown_summary(level)
+    assert caption in render_sweep(level, [], title="t", home=tmp_path)
+
+
+def test_an_arm_that_ties_with_another_on_the_front_says_so_on_the_console_as_on_the_page(tmp_path):
+    found = summarise(
+        [arm(label, [a, a + 0.1], [n, n]) for label, a, n in (("a", 0.5, 20), ("b", 0.5, 20), ("c", 0.6, 30))]
+    )
+    cells, _ = told(found)
+    assert [cell.partition("\n")[0] for cell in cells[1]] == [
+        "on the front, level with b", "on the front, level with a", "on the front",
+    ]  # fmt: skip
+    page = render_sweep(found, [], title="t", home=tmp_path)
+    assert "<td>on the front, level with b</td><td>100 %</td>" in page
+    assert "odds 100 %" in cells[1][0]
+
+
+def test_brackets_in_a_label_are_shown_as_they_are():
+    labels = ["tags=[a,b]", "tags=[/x]", "tags=[bold]"]
+    found = summarise([arm(label, [0.5, 0.6], [20 + i, 20]) for i, label in enumerate(labels)])
+    console = Console(file=io.StringIO(), width=300)
+    for table in console_tables(found):
+        console.print(table)
+    assert all(label in console.file.getvalue() for label in labels)

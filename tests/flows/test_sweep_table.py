@@ -7,6 +7,8 @@ import pytest
 
 from flows.errors import BadInput
 from flows.sweep import expand
+from flows.sweep.arms import arm_runs
+from flows.sweep.summary import view_name
 from flows.sweep_table import find_sweep, markdown_table, show_sweep, sweep_arms
 
 SWEEP = "20260101-120000-amber"
@@ -127,3 +129,39 @@ def test_the_table_of_algorithms_has_every_preset_three_times():
     runs = expand(["experiment=algorithms"])
     assert len({lines[1] for lines in runs}) == 16
     assert len(runs) == 48
+
+
+def test_a_run_recorded_twice_counts_once(artifacts):
+    """As in sweeps of `seed=0,00` by versions that took these for two seeds: both runs have the same artifacts."""
+    file = artifacts / "sweeps" / SWEEP / "sweep.json"
+    content = json.loads(file.read_text())
+    content["runs"].append({"overrides": "algorithm=grpo seed=00"})
+    file.write_text(json.dumps(content))
+    first = json.loads((artifacts / "runs" / "run-r-00" / "run.json").read_text())
+    twin = artifacts / "runs" / "run-r-99"
+    twin.mkdir()
+    (twin / "run.json").write_text(json.dumps({**first, "id": "run-r-99", "sweep": f"{SWEEP}/8"}))
+    grpo = next(arm for arm in sweep_arms(artifacts, SWEEP) if arm.label == "algorithm=grpo")
+    assert (grpo.seeds, grpo.runs) == ([0, 1, 2], 3)
+    arm = next(arm for arm in arm_runs(artifacts, SWEEP) if arm.label == "algorithm=grpo")
+    assert (list(arm.by_seed), arm.runs) == (["0", "1", "2"], 3)
+
+
+def test_another_view_leaves_what_the_sweep_ended_with_as_it_is(artifacts, capsys):
+    home = artifacts / "sweeps" / SWEEP
+    assert show_sweep(artifacts, SWEEP)
+    before = {file.name: file.read_bytes() for file in home.iterdir()}
+    assert {"summary.json", "table.md", "sweep.html"} <= before.keys()
+    assert show_sweep(artifacts, SWEEP, against="algorithm=dapo")
+    assert show_sweep(artifacts, SWEEP, metric="length", against="best")
+    after = {file.name: file.read_bytes() for file in home.iterdir()}
+    assert {name: after[name] for name in before} == before
+    assert {"table.against-best.metric-length.md", "sweep.against-best.html"} <= after.keys()
+    assert json.loads(after["summary.against-algorithm=dapo.json"])["reference"] == "algorithm=dapo"
+    assert "Page: " in capsys.readouterr().out
+
+
+def test_views_of_arms_whose_names_can_not_stand_in_a_file_are_kept_apart():
+    names = {view_name("table.md", against=label) for label in ("a=/x", "a=?x", "a=-x", "first")}
+    assert len(names) == 4
+    assert all("/" not in name for name in names)

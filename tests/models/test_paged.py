@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from components.models import products
 from components.models.cache import LeanCache
 from components.models.decoder import make_decoder
 from components.models.paged import PagedCache, agrees
@@ -38,8 +39,10 @@ def tokens(rows, steps, seed=0):
     return torch.randint(1, 512, (rows, steps), generator=torch.Generator().manual_seed(seed))
 
 
+@pytest.mark.parametrize("least", [0, products._PAYS_FROM], ids=["blocked", "plain"])
 @pytest.mark.parametrize("name", VARIANTS)
-def test_steps_give_the_logits_of_transformers_on_every_page(tiny_causal_lm, name):
+def test_steps_give_the_logits_of_transformers_on_every_page(tiny_causal_lm, monkeypatch, name, least):
+    monkeypatch.setattr(products, "_PAYS_FROM", least)
     family, config = VARIANTS[name]
     model = tiny_causal_lm(family, **config)
     cache = make_decoder(model).new_cache()
@@ -55,7 +58,11 @@ def test_steps_give_the_logits_of_transformers_on_every_page(tiny_causal_lm, nam
         torch.testing.assert_close(got[:, row], expected, atol=2e-4, rtol=0)
 
 
-def test_a_row_gives_the_same_bits_whatever_rows_are_beside_it_and_wherever_it_is_moved(tiny_causal_lm):
+@pytest.mark.parametrize("least", [0, products._PAYS_FROM], ids=["blocked", "plain"])
+def test_a_row_gives_the_same_bits_whatever_rows_are_beside_it_and_wherever_it_is_moved(
+    tiny_causal_lm, monkeypatch, least
+):
+    monkeypatch.setattr(products, "_PAYS_FROM", least)
     decoder = make_decoder(tiny_causal_lm("Llama"))
     prompts, forced = [[i + 1] * (5 + 7 * i) for i in range(4)], tokens(32, 40)
     lengths = torch.tensor([len(p) for p in prompts for _ in range(8)])

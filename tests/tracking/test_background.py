@@ -141,3 +141,35 @@ def test_secrets_stay_out_of_settings():
 def test_only_finite_numbers_are_metrics():
     metrics = {"a": 1, "b": float("nan"), "c": "text", "d": {"value": 0.5, "low": 0.4}, "e": {"f": True}}
     assert numbers(metrics) == {"a": 1.0, "d": 0.5, "e.f": 1.0}
+
+
+def waiting(folder, name, rows):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_what_a_process_was_killed_over_while_it_recorded_it_is_recorded_by_the_next(tmp_path):
+    store, pending = Store(), tmp_path / "pending"
+    waiting(pending, "r-1.4194304", [{}, START, END])  # claimed by a process number that no system gives
+    assert record_pending(store.make, pending) == 1
+    assert store.events == [START, END]
+    assert list(pending.iterdir()) == []
+
+
+def test_what_is_known_of_the_store_is_kept_when_recording_fails_again(tmp_path):
+    store, pending = Store(), tmp_path / "pending"
+    waiting(pending, "r-1.jsonl", [{}, START, END])
+    store.down = True
+    with pytest.raises(OSError, match="no such host"):
+        record_pending(store.make, pending)
+    memo, *events = [json.loads(line) for line in (pending / "r-1.jsonl").read_text().splitlines()]
+    assert (memo, events) == ({"seen": 2}, [START, END])  # of a run that was made: its id, so that it is made once
+
+
+def test_a_damaged_file_is_set_aside_and_said_and_the_others_are_recorded(tmp_path, caplog):
+    store, pending = Store(), tmp_path / "pending"
+    waiting(pending, "r-2.jsonl", [{}, START, END])
+    (pending / "r-1.jsonl").write_text('{"seen"')
+    assert record_pending(store.make, pending) == 1
+    assert [file.name for file in pending.iterdir()] == ["r-1.damaged"]
+    assert "r-1 can't be read" in caplog.text

@@ -167,7 +167,8 @@ def test_a_server_that_dies_in_the_middle_of_a_run_stops_nothing_and_gets_everyt
         while not curves(client, "r-7").get("reward") and time.monotonic() < deadline:
             time.sleep(0.1)
         kill(server)
-        for event in (*({**before[-1], "step": step} for step in range(5, 9)), after, report, end):
+        more = [{"event": "metrics", "stage": "rl_1", "step": s, "values": {"reward": s / 10}} for s in range(5, 9)]
+        for event in (*more, after, report, end):
             tracker(event)
         assert "The run goes on; what is missing there is kept and recorded by a later run" in caplog.text
         assert (home / "pending" / "r-7.jsonl").exists()

@@ -95,8 +95,8 @@ def test_a_sweep_is_a_run_with_a_run_per_arm_and_in_these_one_per_stage(store):
     client, _ = store
     sweep = runs_of(client)["sweep s-1"]
     arms = below(client, sweep)
-    assert set(arms) == {"w=0.1 seed=1", "w=0.1 seed=2"}
-    assert set(below(client, arms["w=0.1 seed=1"])) == {"curate", "rl_1", "report"}
+    assert set(arms) == {"reward.weights.w=0.1 seed=1", "reward.weights.w=0.1 seed=2"}
+    assert set(below(client, arms["reward.weights.w=0.1 seed=1"])) == {"curate", "rl_1", "report"}
     assert {run.info.status for run in runs_of(client).values()} == {"FINISHED"}
     assert sweep.data.metrics == {"runs_done": 2.0}
     assert sweep.data.params == {"command": "w=0.1 seed=1,2"}
@@ -105,7 +105,7 @@ def test_a_sweep_is_a_run_with_a_run_per_arm_and_in_these_one_per_stage(store):
 
 def test_a_run_has_its_settings_revision_environment_and_evaluation(store):
     client, _ = store
-    arm = runs_of(client)["w=0.1 seed=2"]
+    arm = runs_of(client)["reward.weights.w=0.1 seed=2"]
     assert arm.data.tags["mlflow.source.git.commit"] == "abc123"
     assert arm.data.tags["r1flow.run"] == "r-2"
     files = [file.path for file in client.list_artifacts(arm.info.run_id)]
@@ -118,7 +118,7 @@ def test_a_run_has_its_settings_revision_environment_and_evaluation(store):
 
 def test_a_stage_names_its_inputs_by_the_digest_of_their_content(store):
     client, _ = store
-    rl = below(client, runs_of(client)["w=0.1 seed=1"])["rl_1"]
+    rl = below(client, runs_of(client)["reward.weights.w=0.1 seed=1"])["rl_1"]
     [given] = rl.inputs.dataset_inputs
     assert (given.dataset.name, given.dataset.digest) == ("curate", "d" * 36)
     assert given.tags[0].value == "data"
@@ -130,7 +130,7 @@ def traces(client, run):
 
 def test_rollouts_are_traces_with_scores_and_tool_calls(store):
     client, _ = store
-    rl = below(client, runs_of(client)["w=0.1 seed=1"])["rl_1"]
+    rl = below(client, runs_of(client)["reward.weights.w=0.1 seed=1"])["rl_1"]
     found = traces(client, rl)
     assert len(found) == 3
     scores = sorted(a.value for trace in found for a in trace.info.assessments if a.name == "reward")
@@ -181,7 +181,9 @@ def test_a_tracking_server_gets_all_of_it_and_models_with_their_lineage(tmp_path
         from mlflow.tracking import MlflowClient
 
         client = MlflowClient()
-        rl = below(client, below(client, runs_of(client)["sweep s-1"]) and runs_of(client)["w=0.1 seed=1"])["rl_1"]
+        rl = below(
+            client, below(client, runs_of(client)["sweep s-1"]) and runs_of(client)["reward.weights.w=0.1 seed=1"]
+        )["rl_1"]
         assert len(traces(client, rl)) == 3
         versions = client.search_model_versions("name = 'r1.rl_1'")
         assert sorted(v.tags["run"] for v in versions) == ["r-1", "r-2"]

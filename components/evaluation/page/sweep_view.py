@@ -14,6 +14,7 @@ from components.evaluation.page.lift_view import PARTS
 from components.evaluation.page.notes import LABELS
 from components.evaluation.page.scatter import Point, scatter
 from components.evaluation.page.view import fill
+from components.evaluation.trade_offs import MEANING, no_trade_off, odds, place
 
 _TITLES = {
     "reward": "Reward",
@@ -36,8 +37,8 @@ def render_sweep(summary: Mapping[str, Any], runs: Sequence[ArmRun], *, title: s
 
     Args:
         summary: of the sweep: ``reference`` (label or None), ``arms`` (each label, runs, seeds, ``metrics`` name →
-            estimate with ``over``, ``against`` name → test) and ``pareto`` (each x, y, better, ``arms`` label →
-            {on_front, odds, dominated_by}).
+            estimate with ``over``, ``against`` name → test) and ``pareto`` (each x, y, better, level, ``arms`` label →
+            {on_front, odds, dominated_by, level_with}).
         home: directory of the page; links to the runs' reports are relative to it.
     """
     arms = _ranked(summary["arms"])
@@ -57,6 +58,7 @@ def render_sweep(summary: Mapping[str, Any], runs: Sequence[ArmRun], *, title: s
         tested=[name for name in metrics if any(name in arm["against"] for arm in arms)],
         widest=_widest(arms),
         fronts=[_front(front, arms, names) for front in summary["pareto"]],
+        meaning=MEANING,
         curves=_curve_charts(runs, colours, names),
         legend=legend_keys([_line(arm["label"], colours, names) for arm in arms]),
         settings=differing_settings(runs),
@@ -108,8 +110,13 @@ def _front(front: Mapping[str, Any], arms: Sequence[Mapping[str, Any]], names: M
         share_y=True,
         whiskers=len(shown) <= _AREAS,
     )
-    rows = [{"label": arm["label"], "number": arm["number"], **front["arms"][arm["label"]]} for arm in shown]
-    return {"other": label, "chart": chart, "rows": rows, "flat": len({point.x[0] for point in points}) == 1}
+    found = front["arms"]
+    rows = [
+        {"label": arm["label"], "number": arm["number"]}
+        | {"place": place(found[arm["label"]], names), "odds": odds(found[arm["label"]])}
+        for arm in shown
+    ]
+    return {"other": label, "chart": chart, "rows": rows, "level": no_trade_off(other) if front["level"] else ""}
 
 
 def _estimate(estimate: Mapping[str, float]) -> tuple[float, float, float]:

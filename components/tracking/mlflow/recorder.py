@@ -17,6 +17,7 @@ from components.tracking.samples import choose_samples
 
 _STATUS = {"done": "FINISHED", "reused": "FINISHED", "failed": "FAILED", "interrupted": "KILLED", "skipped": "KILLED"}
 _SMALL_FILES, _SMALL_BYTES = (".html", ".json", ".md", ".csv", ".svg", ".png"), 10_000_000
+_LONGEST_NAME = 250
 _PARENT, _SWEEP = "mlflow.parentRunId", "r1flow.sweep"
 _TABLES = "mlflow.loggedArtifacts"  # tag by which MLflow's pages find tables
 
@@ -25,7 +26,8 @@ class Recorder:
     """Writes events to the store.
 
     Args:
-        memo: MLflow's run id of the parent, those of the stages by name, and the event the run started with.
+        memo: MLflow's run id of the parent, those of the stages by name, the names of their curves, and the event the
+            run started with.
         samples, register_models: see `MlflowTracker`.
     """
 
@@ -40,11 +42,10 @@ class Recorder:
     ) -> None:
         self.directory, self.name, self.memo = directory, experiment, memo
         self.samples, self.register_models = samples, register_models
-        for key in ("children", "traced"):
+        for key in ("children", "traced", "curves"):
             self.memo.setdefault(key, {})
         self.client, self.experiment_id = None, ""
         self._buffer: dict[str, list[Any]] = {}
-        self._by_step: dict[str, set[str]] = {}
         if "start" in memo:
             self._start(memo["start"])
 
@@ -57,7 +58,8 @@ class Recorder:
             self._stage(event)
         elif event["event"] == "metrics":
             run_id, values = self._child(event), event.get("values") or {}
-            self._by_step.setdefault(run_id, set()).update(values)
+            known = self.memo["curves"].setdefault(run_id, [])
+            known += [name for name in values if name not in known]
             self._measure(run_id, values, int(event["step"]), int(event["time"]))
         elif event["event"] == "finding":
             key, run_id = f"r1flow.finding.{event['name']}", self._child(event)
@@ -103,7 +105,7 @@ class Recorder:
         tags |= {"r1flow.directory": event.get("directory", ""), "mlflow.source.git.commit": event.get("git", "")}
         tags |= {"mlflow.source.name": "r1flow run", _PARENT: self._sweep_run(sweep, event) if sweep else ""}
         known = {key: str(value) for key, value in tags.items() if value}
-        name = _short(str(event["arm"])) if event.get("arm") else str(event.get("run"))
+        name = str(event.get("arm") or event.get("run"))[:_LONGEST_NAME]
         self.memo["parent"] = self._store.create_run(self.experiment_id, int(event["time"]), known, name).info.run_id
         shown = {key: event[key] for key in ("pipeline", "seed", "choices", "overrides") if event.get(key) is not None}
         self._log_params(self.memo["parent"], shown)
@@ -157,7 +159,7 @@ class Recorder:
             return
         at = int(event["time"])
         last = {"wall_s": event.get("wall_s"), **(event.get("metrics") or {})}
-        steps = self._by_step.get(run_id, set())  # a figure with a curve has its last value there
+        steps = self.memo["curves"].get(run_id, ())  # a figure with a curve has its last value there
         self._measure(run_id, {name: value for name, value in last.items() if name not in steps}, 0, at)
         if folder is not None:
             self._keep_files(run_id, folder, event.get("metrics") or {}, at)
@@ -251,13 +253,6 @@ class Recorder:
         params = [Param(key, value) for key, value in flat.items()]
         for start in range(0, len(params), 100):
             self._store.log_batch(run_id, params=params[start : start + 100])
-
-
-def _short(arm: str) -> str:
-    """``reward.weights.format=0.1 seed=1`` → ``format=0.1 seed=1``: pages cut long names where arms begin to differ."""
-    words = [word.rpartition("=") for word in arm.split(" ")]
-    last = [key.rpartition(".")[2] for key, _, _ in words]
-    return arm if len(set(last)) < len(last) else " ".join(f"{k}={w[2]}" for k, w in zip(last, words, strict=True))
 
 
 def _evaluation(summary: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -1,6 +1,7 @@
-"""A sampled rollout as a trace: MLflow's pages show it as a conversation, filter by its figures, search its text.
+"""A sampled rollout as a trace: MLflow's pages list those of all runs, search their text, open each as a conversation.
 
-A table of the same rows is one file per run that has to be opened first; it shows long texts cut off and has no filter.
+A table of the same rows shows step and reward at a glance, which the list of traces has among its tags; but it is a
+file in each run that has to be opened there, and long texts are cut off.
 """
 
 from __future__ import annotations

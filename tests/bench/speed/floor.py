@@ -18,10 +18,11 @@ from torch import Tensor
 from components.compiled import kernels
 from components.models.decoder import Decoder
 from components.models.logprobs import token_logprobs
+from components.models.products import product
 
 BATCH, GROUP = 256, 8
 _KINDS = {
-    "weights": ("aten::mm", "aten::addmm"),
+    "weights": ("aten::mm", "aten::addmm", "mkldnn::"),
     "attention": ("attend", "bmm", "softmax", "scaled_dot_product"),
     "copies": ("copy_", "cat", "index", "fill_", "gather", "scatter"),
 }
@@ -29,14 +30,13 @@ _KINDS = {
 
 def measure(subject: Subject, repeats: int) -> Iterator[Figure]:
     """Share of the floor – the products with the weights, at the speed they run alone – for decoding and training."""
-    batch = BATCH if subject.small else 64
-    run = ours(subject, subject.prompts(batch // GROUP), batch, GROUP, subject.fixed, True)
+    run = ours(subject, subject.prompts(BATCH // GROUP), BATCH, GROUP, subject.fixed, True)
     tokens = run()
-    floor = _products(subject, batch, training=False) / batch
+    floor = _products(subject, BATCH, training=False) / BATCH
     spent = _least(run, repeats) / tokens
     shares = _profile(run)
     yield Figure(
-        f"share of the floor, decoding {subject.name}, batch {batch}",
+        f"share of the floor, decoding {subject.name}, batch {BATCH}",
         floor / spent,
         "",
         must=None,
@@ -48,7 +48,7 @@ def measure(subject: Subject, repeats: int) -> Iterator[Figure]:
             **shares,
         },
     )
-    rows, width = (256, 40) if subject.small else (4, 96)
+    rows, width = (256, 40) if subject.small else (16, 96)
     ids = torch.randint(100, 400, (rows, width + 1), generator=torch.Generator().manual_seed(0))
     step = partial(_train, subject.decoder, ids)
     step()
@@ -85,9 +85,9 @@ def _products(subject: Subject, rows: int, *, training: bool) -> float:
     total = 0.0
     for shape, count in Counter(tuple(w.shape) for w in _matrices(subject)).items():
         w, x, g = torch.randn(shape), torch.randn(rows, shape[1]), torch.randn(rows, shape[0])
-        passes: list[Callable[[], Any]] = [lambda w=w, x=x: x @ w.T]
+        passes: list[Callable[[], Any]] = [partial(product(w), x)]
         if training:
-            passes += [lambda w=w, g=g: g @ w, lambda x=x, g=g: g.T @ x]
+            passes = [lambda w=w, x=x: x @ w.T, lambda w=w, g=g: g @ w, lambda x=x, g=g: g.T @ x]
         total += count * sum(_least(p, 7) for p in passes)
     return total
 

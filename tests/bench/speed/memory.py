@@ -13,27 +13,30 @@ from timing import Figure
 ROOT = Path(__file__).parents[3]
 TOKENS = 4096
 STEP = """
-import json, resource, sys, torch
+import json, re, sys, torch
 from transformers import LlamaConfig, LlamaForCausalLM
 from components.models.decoder import make_decoder
 from components.models.logprobs import token_logprobs
 
+def peak():  # not ru_maxrss, which a process inherits from the one that started it
+    return int(re.search("VmHWM: *([0-9]+)", open("/proc/self/status").read().replace("\\t", " "))[1]) / 1024
+
 torch.set_num_threads(1)
+torch.manual_seed(0)
 sizes = dict(hidden_size=576, intermediate_size=1536, num_hidden_layers=2, num_attention_heads=9, num_key_value_heads=3)
 model = LlamaForCausalLM(LlamaConfig(vocab_size=49152, tie_word_embeddings=True, **sizes))
 for p in model.parameters():
     p.grad = torch.zeros_like(p)
 ids = torch.randint(0, 49152, (8, %d // 8 + 1), generator=torch.Generator().manual_seed(0))
 decoder, targets = make_decoder(model), ids[:, 1:].flatten()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak()
 if sys.argv[1] == "full":
     logits = model(input_ids=ids[:, :-1], use_cache=False).logits.flatten(0, 1)
     loss = -logits.log_softmax(-1).gather(1, targets[:, None]).mean()
 else:
     loss = -token_logprobs(decoder.hidden(ids[:, :-1]).flatten(0, 1), decoder.head, targets).mean()
 loss.backward()
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-print(json.dumps({"mib": (peak - before) / 1024, "loss": loss.item()}))
+print(json.dumps({"mib": peak() - before, "loss": loss.item()}))
 """
 
 
