@@ -248,3 +248,8 @@ def tree_search_check(
     if contents.get("data", {}).get(f"tasks/{settings['split']}.jsonl") == 0:
         problems.append(f"split: the data leave no tasks of {settings['split']}. Fix: split: train")
     return problems
+
+
+def tree_search_measures(settings: Mapping[str, Any]) -> list[str]:
+    """Names of the figures that it returns."""
+    return ["tasks", "examples", "pairs", "solved", "solved_at_first", "value", "failed"]
