@@ -233,20 +233,22 @@ def tree_search_check(
     settings: Mapping[str, Any], inputs: Mapping[str, str], processes: int, contents: Mapping[str, Mapping[str, int]]
 ) -> list[str]:
     """Figures that make no sense, and whether the data are known to have no such tasks."""
+    usual = {"width": 2.0, "simulations": 32, "checkpoint_every": 32, "exploration": 1.0, "split": "fresh"}
+    given = {**usual, **settings}
     problems = [
-        f"{name}: must be at least 1 (got {settings[name]}). Fix: {usual} is usual"
-        for name, usual in (("width", 2), ("simulations", 32), ("checkpoint_every", 32))
-        if settings[name] < 1
+        f"{name}: must be at least 1 (got {given[name]}). Fix: {usual[name]} is usual"
+        for name in ("width", "simulations", "checkpoint_every")
+        if given[name] < 1
     ]
-    if settings["exploration"] < 0:
-        problems.append(f"exploration: must not be negative (got {settings['exploration']}). Fix: 1.0 is usual")
-    if settings["simulations"] <= settings["width"] ** 2 and not problems:  # n <= width·√n
+    if given["exploration"] < 0:
+        problems.append(f"exploration: must not be negative (got {given['exploration']}). Fix: 1.0 is usual")
+    if given["simulations"] <= given["width"] ** 2 and not problems:  # n <= width·√n
         problems.append(
-            f"simulations: warning: all {settings['simulations']} begin at the first turn, with width="
-            f"{settings['width']}. Fix: several times the square of width"
+            f"simulations: warning: all {given['simulations']} begin at the first turn, with width={given['width']}. "
+            "Fix: several times the square of width"
         )
-    if contents.get("data", {}).get(f"tasks/{settings['split']}.jsonl") == 0:
-        problems.append(f"split: the data leave no tasks of {settings['split']}. Fix: split: train")
+    if contents.get("data", {}).get(f"tasks/{given['split']}.jsonl") == 0:
+        problems.append(f"split: the data leave no tasks of {given['split']}. Fix: split: train")
     return problems
 
 

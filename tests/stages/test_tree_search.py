@@ -243,7 +243,7 @@ def test_figures_that_make_no_sense_are_named() -> None:
     def check(tasks: int = 3, **changes: Any) -> list[str]:
         return tree_search_check({**usual, **changes}, {}, 1, {"data": {"tasks/fresh.jsonl": tasks}})
 
-    assert check() == []
+    assert check() == tree_search_check({}, {}, 1, {}) == []
     assert check(width=0)[0].startswith("width: must be at least 1 (got 0)")
     assert "exploration: must not be negative" in check(exploration=-1.0)[0]
     assert "warning: all 4 begin at the first turn" in check(simulations=4)[0]
