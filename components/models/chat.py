@@ -87,7 +87,8 @@ def encode_examples(tokenizer: Any, examples: Sequence[Example]) -> list[Encoded
         ValueError: a response that does not begin with the prefill, or a mask of another length than its tokens.
     """
     chat = _chat(tokenizer)
-    prompts = chat.prompts([example.messages for example in examples])
+    asked = [i for i, example in enumerate(examples) if example.prompt_tokens is None or not example.tokens]
+    prompts = dict(zip(asked, chat.prompts([examples[i].messages for i in asked]), strict=True))
     written = [
         (i, chat.response(example, prompts[i].prefill)) for i, example in enumerate(examples) if not example.tokens
     ]
@@ -95,7 +96,8 @@ def encode_examples(tokenizer: Any, examples: Sequence[Example]) -> list[Encoded
     out = []
     for i, example in enumerate(examples):
         tokens, mask = encoded[i] if i in encoded else _given(example)
-        out.append(Encoded(example.prompt_tokens or prompts[i].tokens, tokens, mask))
+        prompt = prompts[i].tokens if example.prompt_tokens is None else example.prompt_tokens
+        out.append(Encoded(prompt, tokens, mask))
     return out
 
 

@@ -158,6 +158,9 @@ def test_sft_and_dpo_take_it_token_for_token(searched, base, tmp_path) -> None:
     assert chosen.prompt == rejected.prompt == deep.prompt_tokens and "door 1" in tokenizer.decode(chosen.prompt)
     assert (chosen.tokens, rejected.tokens) == (deep.chosen_tokens, deep.rejected_tokens)
     assert all(chosen.mask) and all(rejected.mask)
+    refusal = "{% for m in messages if m.role == 'tool' %}{{ raise_exception('no tools') }}{% endfor %}"
+    tokenizer.chat_template = refusal + tokenizer.chat_template
+    assert _encode(tokenizer, [deep]) == [(chosen, rejected)]  # the prompt is given: no template has to render it
     tree = artifact(folder, "tree")
     for name, train in (
         (
