@@ -18,6 +18,7 @@ from flows.redact import hide_secrets
 from flows.settings import COMMAND_LINE, Groups, Override, config_roots, parse, rewrite
 
 MISSING = "???"
+_handed: dict[tuple[tuple[str, ...], str], Config] = {}
 
 
 @dataclass(frozen=True)
@@ -76,12 +77,19 @@ class Config:
         return hide_secrets(_plain(loaded, resolve=False)).get(group)
 
 
+def hand_over(config: Config) -> None:
+    """Give this process what another one has composed: `compose` then gives it back, once."""
+    _handed[tuple(config.overrides), str(config.config_dir)] = config
+
+
 def compose(overrides: Sequence[str] = (), config_dir: Path | None = None) -> Config:
     """Compose the configuration of one run.
 
     Raises:
         BadInput: a key, option, stage or reference that doesn't exist; yaml that can't be read.
     """
+    if (known := _handed.pop((tuple(overrides), str(config_dir)), None)) is not None:
+        return known
     import hydra
     from omegaconf import OmegaConf
 

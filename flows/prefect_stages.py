@@ -53,7 +53,8 @@ class StageRun:
     def __init__(self, stage: str, flow_run: FlowRun, upstream: Sequence[StageRun], at: datetime) -> None:
         self.ended = False
         self._last: Any = None
-        self.run = TaskRun(
+        due: Any = at  # Prefect's own type of a moment is a datetime here
+        self.run: Any = TaskRun(
             id=uuid4(),
             name=stage,
             flow_run_id=flow_run.id,
@@ -61,7 +62,7 @@ class StageRun:
             dynamic_key="0",
             tags=sorted(TagsContext.get().current_tags or ()),
             task_inputs={"wait_for": [TaskRunResult(id=each.run.id) for each in upstream]},
-            expected_start_time=at,
+            expected_start_time=due,
         )
         self._logger = task_run_logger(self.run, flow_run=flow_run, task_name=stage)
         self._progress = Progress(stage, self.run)

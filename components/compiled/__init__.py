@@ -11,8 +11,10 @@ import os
 import platform
 import tempfile
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 OFF = "R1FLOW_NO_KERNELS"
 
@@ -23,13 +25,14 @@ def kernels() -> ModuleType | None:
     if os.environ.get(OFF):
         return None
     try:
-        import numba
         from llvmlite.binding import get_host_cpu_features
+
+        options: Any = import_module("numba.core.config")
 
         if platform.machine().lower() in ("x86_64", "amd64") and not get_host_cpu_features().get("fma"):
             return None  # emulated fused multiply-adds are slower than the operators they would replace
-        if not numba.config.CACHE_DIR:
-            numba.config.CACHE_DIR = str(cache_folder())
+        if not options.CACHE_DIR:
+            options.CACHE_DIR = str(cache_folder())
         from components.compiled import decode
     except Exception as error:  # an import that fails in whatever way must not stop a run that can do without it
         said = "decoding without compiled loops, slower: %s: %s"

@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
+from numba import njit as _njit
 
 from components.compiled.lanes import (
     add,
@@ -33,6 +33,7 @@ PAGE = 16
 BLOCK = 32
 """Tokens of the vocabulary whose probabilities are summed before a token is looked for among them."""
 
+njit: Any = _njit
 _inner: Any = njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 _outer: Any = njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
 _f4 = np.float32

@@ -49,12 +49,12 @@ def warm_up() -> None:
     """
     if METHOD == "forkserver":
         multiprocessing.forkserver.set_forkserver_preload(["flows.launch.warm"])
-        with _room_for_sockets():
+        with room_for_sockets():
             multiprocessing.forkserver.ensure_running()
 
 
 @contextlib.contextmanager
-def _room_for_sockets() -> Iterator[None]:
+def room_for_sockets() -> Iterator[None]:
     """A path of a socket holds 107 bytes; where the directory for temporary files leaves too few, take ``/tmp``."""
     chosen = tempfile.gettempdir()
     if len(os.fsencode(chosen)) > 107 - len("/pymp-12345678/listener-12345678") and os.access("/tmp", os.W_OK):

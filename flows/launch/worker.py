@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any
 
 from components.runtime import Inputs, Interrupted, Out, Peers, StageArtifact
-from flows.build import ALLOWED, build, locate
+from flows.build import ALLOW_VARIABLE, ALLOWED, build, locate
 from flows.launch.causes import in_words, is_transient
 
 _F_SETSIG = 10  # Linux; absent from the fcntl module
@@ -85,6 +85,7 @@ def work(job_json: str, rank: int, events: connection.Connection, lock_fd: int |
     _die_with_driver()
     _listen_to_signals(stop)
     job = Job.from_json(job_json)
+    os.environ[ALLOW_VARIABLE] = " ".join(package for package in job.allow if package not in ALLOWED)
     sending = threading.Lock()
 
     def send(message: Mapping[str, Any]) -> None:

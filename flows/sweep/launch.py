@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
+
+from flows.sweep.requests import requested
 
 PREFIX = "flows.sweep"
 _POLL_S = 0.05
@@ -44,7 +45,7 @@ class SweepLauncher(Protocol):
 
 
 class Local:
-    """Processes of this machine."""
+    """Processes of this machine; where that is possible they are forked (see `flows.sweep.forked`)."""
 
     to_files = False
 
@@ -83,7 +84,7 @@ def run_arm(
         )
         passed_on = 0
         while (code := process.poll()) is None:
-            for signum in _requested(requests)[passed_on:]:
+            for signum in requested(requests)[passed_on:]:
                 passed_on += 1
                 process.send_signal(signum)
             time.sleep(_POLL_S)
@@ -92,17 +93,9 @@ def run_arm(
         return code if code >= 0 else 128 - code
 
 
-def ask_to_stop(requests: Path, signum: int | None) -> None:
-    """Have every arm stop: the first time at its next step, the second time at once."""
-    with requests.open("a") as file:
-        file.write(f"{int(signum or signal.SIGTERM)}\n")
-
-
-def _requested(file: str) -> list[int]:
-    try:
-        return [int(line) for line in Path(file).read_text().split()]
-    except (OSError, ValueError):
-        return []
+def is_local(node: Mapping[str, Any]) -> bool:
+    """Whether runs are started by this process itself."""
+    return node.get("_target_") == f"{PREFIX}.launch.Local"
 
 
 def check_launcher(node: Mapping[str, Any] | None, allow: Sequence[str]) -> dict[str, Any]:

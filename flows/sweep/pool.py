@@ -16,14 +16,16 @@ from typing import Any, Protocol
 
 from components.artifacts import ArtifactStore
 from components.tracking.processes import process_mark
-from flows.compose import compose
+from flows.compose import Config, compose
 from flows.errors import BadInput, Problem
 from flows.redact import redact
 from flows.settings import Groups, config_roots
 from flows.signals import Stop
+from flows.sweep.forked import Forks, run_forked
 from flows.sweep.grid import Request, expand, labels, read_request, repeated, repetitions, sweep_values
-from flows.sweep.launch import Job, SweepLauncher, arm_environment, ask_to_stop, check_launcher, make_launcher, run_arm
+from flows.sweep.launch import Job, SweepLauncher, arm_environment, check_launcher, is_local, make_launcher, run_arm
 from flows.sweep.record import SweepRecord, digest_of, now, opened
+from flows.sweep.requests import ask_to_stop
 from flows.sweep.summary import write_summary
 from flows.sweep.track import SweepTracking
 from flows.sweep_table import show_sweep
@@ -34,10 +36,11 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True)
 class Arm:
-    """One run of a sweep: its number there and its overrides."""
+    """One run of a sweep: its number there, its overrides, and its configuration where that is composed already."""
 
     number: int
     overrides: Sequence[str]
+    config: Config | None = None
 
 
 class Source(Protocol):
@@ -65,7 +68,12 @@ def run_sweep(
     request = read_request(overrides, config_dir)
     where = check_launcher(request.launcher, request.allow)
     say = _say_to(sys.stderr if as_json else sys.stdout)
-    plan = (_search if request.search else _grid)(overrides, request, config_dir)
+    forks = Forks(possible=is_local(where))
+    try:
+        plan = (_search if request.search else _grid)(overrides, request, config_dir, forks)
+    except BadInput:
+        forks.end()
+        raise
     artifacts, digest = plan.artifacts, plan.digest
     more = {"command": [redact(text) for text in overrides], "search": bool(request.search), "process": process_mark()}
     with opened(artifacts, digest, **more) as (record, is_there), Stop().installed() as stop:
@@ -80,11 +88,12 @@ def run_sweep(
         command = _command(record.id, config_dir, quiet=quiet)
         config = compose(request.fixed, config_dir)
         tracking = SweepTracking(config.root, plan.pipelines, record)
-        pool = _Pool(record, launcher, source, stop, command, say, tracking.begin, to_files=to_files)
+        pool = _Pool(record, launcher, source, stop, command, say, tracking.begin, forks, to_files=to_files)
         try:
             pool.run()
         finally:
             launcher.close()
+            forks.end()
         done, failed = record.count("done"), record.count("failed")
         say(f"\nsweep {record.id}: {done} done, {failed} failed, {len(record.runs) - done - failed} not run")
         summary = write_summary(artifacts, record.id)
@@ -108,10 +117,12 @@ class _Pool:
         command: Callable[[Arm], list[str]],
         say: Callable[[str], None],
         begin: Callable[[], None],
+        forks: Forks,
         *,
         to_files: bool,
     ) -> None:
         self._record, self._launcher, self._source, self._stop = record, launcher, source, stop
+        self._forks = forks
         self._command, self._say, self._begin, self._to_files = command, say, begin, to_files
         self._requests = record.directory / "stop"
         self._running: dict[int, tuple[Arm, Job]] = {}
@@ -142,9 +153,13 @@ class _Pool:
         self._say(f"\n[{arm.number + 1}/{self._source.total}] {label}")
         self._begin()
         log = str(self._record.directory / f"run-{arm.number}.log") if self._to_files else None
-        where = (str(Path.cwd()), arm_environment(), log, str(self._requests))
+        where: list[Any] = [str(Path.cwd()), arm_environment(), log, str(self._requests)]
+        start: Callable[..., int] = run_arm
+        if self._forks.load():
+            start = run_forked
+            where.append(arm.config)
         self._record.update(arm.number, state="running", started=now(), ended=None, exit=None)
-        self._running[arm.number] = arm, self._launcher.submit(run_arm, self._command(arm), *where)
+        self._running[arm.number] = arm, self._launcher.submit(start, self._command(arm), *where)
 
     def _settle(self, arm: Arm, job: Job) -> None:
         try:
@@ -170,7 +185,7 @@ class Grid:
         for number, (lines, each) in enumerate(zip(combinations, prepared, strict=True)):
             if record.runs[number]["state"] != "done" or not is_whole(each):
                 record.runs[number]["state"] = "waiting"
-                self._waiting.append(Arm(number, lines))
+                self._waiting.append(Arm(number, lines, each.config))
         record.write()
 
     def take(self) -> Arm | None:
@@ -199,9 +214,14 @@ class _Plan:
     pipelines: Sequence[str]
 
 
-def _grid(overrides: Sequence[str], request: Request, config_dir: Path | None) -> _Plan:
+def _grid(overrides: Sequence[str], request: Request, config_dir: Path | None, forks: Forks) -> _Plan:
     listed = expand(overrides, config_dir)
-    checked = [prepared_arm(f"run {i + 1}", lines, config_dir) for i, lines in enumerate(listed)]
+    checked = []
+    for i, lines in enumerate(listed):
+        checked.append(prepared_arm(f"run {i + 1}", lines, config_dir))
+        forks.consider(checked[-1].specs)
+        if i == 0 and len(listed) > 1 and not is_whole(checked[0]):
+            forks.load()  # while the others are checked
     again = repetitions(checked)
     combinations = [lines for i, lines in enumerate(listed) if i not in again]
     prepared = [each for i, each in enumerate(checked) if i not in again]
@@ -211,11 +231,17 @@ def _grid(overrides: Sequence[str], request: Request, config_dir: Path | None) -
     return _Plan(lambda record: Grid(record, combinations, prepared), prepared[0].artifacts, digest, notes, pipelines)
 
 
-def _search(overrides: Sequence[str], request: Request, config_dir: Path | None) -> _Plan:
+def _search(overrides: Sequence[str], request: Request, config_dir: Path | None, forks: Forks) -> _Plan:
     from flows.sweep.search import make_search
 
     groups = Groups.find(config_roots(config_dir))
-    search = make_search(request, groups, lambda lines: prepared_arm("search", lines, config_dir, to_search=True))
+
+    def prepare(lines: Sequence[str]) -> Any:
+        prepared = prepared_arm("search", lines, config_dir, to_search=True)
+        forks.consider(prepared.specs)
+        return prepared
+
+    search = make_search(request, groups, prepare)
     config = compose(request.fixed, config_dir)
     digest = digest_of([search.identity, str(config_dir), str(Path.cwd())])
     tried = sweep_values(request.swept["pipeline"], groups) if "pipeline" in request.swept else []

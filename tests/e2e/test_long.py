@@ -6,6 +6,7 @@ import json
 import re
 import signal
 from collections import Counter
+from datetime import datetime
 
 import pytest
 
@@ -136,3 +137,28 @@ def test_every_stage_that_trains_can_be_stopped_and_ends_the_same(
     mine, others = place.artifact(stage), other.artifact(stage)
     made = files_below(others, but=("logs",)) - {"manifest.json"}
     assert {name: sha256(mine / name) for name in made} == {name: sha256(others / name) for name in made}
+
+
+def test_a_sweep_takes_hardly_longer_than_the_stages_in_which_its_runs_differ(place: Workplace) -> None:
+    """Wall ≤ 1.1 · (what the first run of each seed took, upstream in it, + the others' own stages), by the records.
+
+    All terms are from the same minutes, so that a machine that others use slows both sides down.
+    """
+    done = place.r1flow("run", "-m", "pipeline=smoke", "reward.weights.format=0.1,0.2,0.4", "seed=1,2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    records = place.records()
+    stages = [(name, stage) for record in records for name, stage in record["stages"].items()]
+    built = [(name, stage["key"]) for name, stage in stages if stage["state"] == "done"]
+    assert len(built) == len(set(built))
+    first, others = records[:2], records[2:]
+    differ_s = [
+        sum(stage["wall_s"] for stage in record["stages"].values() if stage["state"] == "done") for record in others
+    ]
+    span_s = seconds(records[0]["started"], records[-1]["ended"])
+    limit_s = 1.1 * (sum(seconds(record["started"], record["ended"]) for record in first) + sum(differ_s))
+    print(f"sweep {span_s:.1f} s, limit {limit_s:.1f} s, stages that differ {[round(s, 1) for s in differ_s]} s")
+    assert span_s <= limit_s
+
+
+def seconds(begin: str, end: str) -> float:
+    return (datetime.fromisoformat(end) - datetime.fromisoformat(begin)).total_seconds()

@@ -152,9 +152,7 @@ class Recorder:
         }
         if folder is not None and (facts := folder / "logs" / "facts.json").is_file():
             tags |= {f"r1flow.{name}": value for name, value in json.loads(facts.read_text("utf-8")).items()}
-        for key, value in tags.items():
-            if value:
-                self._store.set_tag(run_id, key, param_value(key, value))
+        self._tag(run_id, {key: param_value(key, value) for key, value in tags.items() if value})
         if state not in _STATUS:
             return
         at = int(event["time"])
@@ -245,6 +243,12 @@ class Recorder:
 
         buffer = self._buffer.setdefault(run_id, [])
         buffer += [Metric(metric_name(name), value, at, step) for name, value in numbers(values).items()]
+
+    def _tag(self, run_id: str, tags: Mapping[str, str]) -> None:
+        """Set tags together: each write of SQLite's waits for the disk."""
+        from mlflow.entities import RunTag  # heavy, see `connect`
+
+        self._store.log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
 
     def _log_params(self, run_id: str, values: Mapping[str, Any]) -> None:
         from mlflow.entities import Param  # heavy, see `connect`

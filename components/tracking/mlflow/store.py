@@ -48,6 +48,9 @@ def connect(directory: Path) -> Any:
             draft = directory / f"mlflow.{os.getpid()}.db"
             MlflowClient(f"sqlite:///{draft}").search_experiments(max_results=1)
             draft.rename(database)
+        from components.tracking.mlflow.sqlite import spare_the_disk  # imports sqlalchemy, as mlflow has
+
+        spare_the_disk(database)
     send_traces_to(f"sqlite:///{database}")
     return MlflowClient(f"sqlite:///{database}")
 
