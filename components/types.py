@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-Finish = Literal["stop", "length", "failed"]
+Finish = Literal["stop", "length", "timeout", "failed"]
 Outcome = Literal["scored", "abstained", "failed"]
 
 
@@ -74,9 +74,12 @@ class Rollout:
         action_mask: True where the policy produced the token; same length as ``tokens``.
         logp_behavior: log-probability (nats) under the sampling policy; 0.0 where ``action_mask`` is False.
         response: template prefill + decoded ``tokens`` without the terminator ("<think>…</answer>").
-        finish: "stop" (the policy ended), "length" (cut at the token limit), "failed" (the environment broke).
+        finish: "stop" (the policy ended), "length" (cut at the token limit), "timeout" (the environment did not answer
+            in time), "failed" (the environment broke).
         policy_version: optimiser step of the weights that sampled it.
         info: counters from the environment (tool calls, invalid calls, …).
+        turn_rewards: the environment's rewards of the policy's turns, in their order.
+        state: what the episode left behind (JSON values), for rewards that judge it.
     """
 
     task_id: str
@@ -88,6 +91,8 @@ class Rollout:
     finish: Finish
     policy_version: int = 0
     info: Mapping[str, float] = field(default_factory=dict)
+    turn_rewards: tuple[float, ...] = ()
+    state: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +125,8 @@ class Example:
     """One supervised sample: the model learns ``response`` after ``messages``.
 
     ``response`` is the full text from ``<think>`` on. ``tokens``/``mask`` are set when it came from a rollout of the
-    same tokenizer, so that it is trained on token-exactly.
+    same tokenizer, so that it is trained on token-exactly; ``prompt_tokens`` as well, where the prompt is not what the
+    messages alone are rendered to (tools, earlier turns of an episode).
     """
 
     task_id: str
@@ -129,13 +135,14 @@ class Example:
     source: str = ""
     tokens: tuple[int, ...] | None = None
     mask: tuple[bool, ...] | None = None
+    prompt_tokens: tuple[int, ...] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return _without_unset(asdict(self), "prompt_tokens")
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Example:
-        tokens, mask = row.get("tokens"), row.get("mask")
+        tokens, mask, prompt = row.get("tokens"), row.get("mask"), row.get("prompt_tokens")
         return cls(
             task_id=row["task_id"],
             messages=tuple(Message(**m) for m in row["messages"]),
@@ -143,12 +150,17 @@ class Example:
             source=row.get("source", ""),
             tokens=None if tokens is None else tuple(tokens),
             mask=None if mask is None else tuple(bool(m) for m in mask),
+            prompt_tokens=None if prompt is None else tuple(prompt),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """A pair of responses to one prompt, the first preferred. ``defect`` names what is wrong with the second."""
+    """A pair of responses to one prompt, the first preferred. ``defect`` names what is wrong with the second.
+
+    ``prompt_tokens``, ``chosen_tokens`` and ``rejected_tokens`` are set when both came from rollouts of the same
+    tokenizer; the policy wrote all of the latter.
+    """
 
     task_id: str
     messages: tuple[Message, ...]
@@ -156,10 +168,18 @@ class Preference:
     rejected: str
     family: str = "default"
     defect: str = ""
+    prompt_tokens: tuple[int, ...] | None = None
+    chosen_tokens: tuple[int, ...] | None = None
+    rejected_tokens: tuple[int, ...] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return _without_unset(asdict(self), "prompt_tokens", "chosen_tokens", "rejected_tokens")
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Preference:
-        return cls(**{**row, "messages": tuple(Message(**m) for m in row["messages"])})
+        tokens = {name: tuple(ids) for name, ids in row.items() if name.endswith("_tokens") and ids is not None}
+        return cls(**{**row, **tokens, "messages": tuple(Message(**m) for m in row["messages"])})
+
+
+def _without_unset(row: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if value is not None or name not in names}

@@ -105,6 +105,10 @@ def _dispatch(arguments: list[str]) -> int:
 
         print(f"r1flow {version('r1flow')}")
         return 0
+    if arguments[:2] == ["envs", "serve"]:
+        from flows.env_server import main as serve
+
+        return serve(arguments[2:])
     if name not in _COMMANDS:
         print(f"r1flow: no such command (got {name!r}). Fix: {did_you_mean(name, _COMMANDS)}.", file=sys.stderr)
         return 2

@@ -17,6 +17,7 @@ _CLIP, _CISPO, _GMPO = (f"{_HERE}surrogate.{name}" for name in ("clip", "cispo",
 _DETACHED = (_CISPO, *(f"{_HERE}surrogate.{name}" for name in ("reinforce_ratio", "reinforce")))
 _SUMS = tuple(f"{_HERE}aggregate.{name}" for name in ("token_mean", "constant", "sequence_sum"))
 _GROUP_RELATIVE = tuple(f"{_HERE}advantage.{name}" for name in ("group_norm", "group_center", "leave_one_out"))
+_TURNS = f"{_HERE}turn_advantage.turn_level"
 _GAE = f"{_HERE}advantage.gae"
 
 
@@ -119,6 +120,7 @@ _FROM_ONE: tuple[Callable[[float], bool], str] = (lambda x: x >= 1, "must be at 
 _FROM_ZERO: tuple[Callable[[float], bool], str] = (lambda x: x >= 0, "must not be negative")
 _FIGURES: Mapping[str, Mapping[str, tuple[Callable[[float], bool], str]]] = {
     f"{_HERE}advantage.group_norm": {"eps": _FROM_ZERO},
+    _TURNS: {"gamma": _SHARE, "weight": _FROM_ZERO},
     _GAE: {"gamma": _SHARE, "lam": _SHARE, "alpha": _POSITIVE},
     f"{_HERE}surrogate.sapo": {"tau_positive": _POSITIVE, "tau_negative": _POSITIVE},
     _GMPO: {"bound": _POSITIVE},
@@ -143,7 +145,7 @@ def _figures(node: Node) -> Iterator[str]:
 def group_problems(node: Node, group_size: int | None) -> Iterator[str]:
     """Whether an algorithm compares rollouts of one prompt and there is only one."""
     advantage = _target(node, "advantage")
-    if group_size is not None and group_size < 2 and advantage in _GROUP_RELATIVE:
+    if group_size is not None and group_size < 2 and advantage in (*_GROUP_RELATIVE, _TURNS):
         yield (
             f"advantage: {_short(advantage)} with group_size={group_size}: it compares at least two rollouts. "
             "Fix: use 2 or more (8 is usual)"

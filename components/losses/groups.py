@@ -46,7 +46,8 @@ def outcomes(groups: Sequence[Group], *, accuracy: str = "accuracy") -> Outcomes
         (i, rollout, score) for i, g in enumerate(groups) for rollout, score in zip(g.rollouts, g.scores, strict=True)
     ]
     reward = torch.tensor([score.total for _, _, score in rows], dtype=torch.float64)
-    valid = torch.tensor([score.outcome == "scored" and r.finish != "failed" for _, r, score in rows], dtype=torch.bool)
+    usable = [score.outcome == "scored" and r.finish not in ("failed", "timeout") for _, r, score in rows]
+    valid = torch.tensor(usable, dtype=torch.bool)
     if (broken := (valid & ~reward.isfinite()).nonzero()).numel():
         i, _, score = rows[int(broken[0])]
         raise ValueError(f"group {groups[i].task.id}: reward {score.total} is not finite (terms {dict(score.terms)})")

@@ -29,7 +29,7 @@ from components.losses.value import Critic
 State = dict[str, float]
 
 _SUPPLIED = {
-    "advantage": {"reward", "group", "valid", "mask", "penalty", "value", "all_reduce"},
+    "advantage": {"reward", "group", "valid", "mask", "penalty", "value", "turn_reward", "all_reduce"},
     "surrogate": {"log_ratio", "logp", "advantage", "mask"},
 }
 
@@ -73,6 +73,11 @@ class Algorithm:
     @property
     def needs_critic(self) -> bool:
         return "value" in supply.parameters(self.advantage)
+
+    @property
+    def needs_turns(self) -> bool:
+        """Whether the advantage is taken per turn."""
+        return "turn_reward" in supply.parameters(self.advantage)
 
     @property
     def critic_warmup(self) -> int:
@@ -142,6 +147,7 @@ class Algorithm:
         logp: Float[Tensor, "N T"] | None = None,
         ref_logp: Float[Tensor, "N T"] | None = None,
         value: Float[Tensor, "N T"] | None = None,
+        turn_reward: Float[Tensor, "N K"] | None = None,
         beta: float | None = None,
         all_reduce: Callable[[Tensor], None] | None = None,
     ) -> Float[Tensor, " N"] | Float[Tensor, "N T"]:
@@ -153,6 +159,7 @@ class Algorithm:
             mask: tokens of the policy, before any overlong filter.
             logp, ref_logp: log-probabilities of policy and reference, for a KL penalty in the reward.
             value: the critic's values at sampling time.
+            turn_reward: the environment's, of each turn.
             beta: the stage's KL coefficient.
             all_reduce: sums over ranks, in place, for statistics of the whole update.
 
@@ -172,6 +179,8 @@ class Algorithm:
             available["mask"] = mask.bool()
         if value is not None:
             available["value"] = value.detach()
+        if turn_reward is not None:
+            available["turn_reward"] = turn_reward
         penalty = reward_penalty(self, mask, logp, ref_logp, self.beta(beta))
         if penalty is not None and "penalty" not in supply.parameters(self.advantage):
             # The function rewards whole responses: it sees the response's reward less its summed penalty.

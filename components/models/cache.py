@@ -27,6 +27,9 @@ _RUN_COST = 1000
 _ROOM = 64
 
 
+Block = list[tuple[Tensor, Tensor]]  # keys and values [K, tokens, D] of one row, per layer
+
+
 class _Packed(NamedTuple):
     """One layer for inference: joint projections, the norms' gains multiplied in or (half precision) apart."""
 
@@ -64,15 +67,31 @@ class LeanCache:
         self._spans: list[tuple[int, int, int]] = []  # (first row, end row, first column any of them sees)
         self._next = 0  # column the next token is written to
 
-    def rebuild(self, keep: Tensor, prompts: Sequence[Sequence[int]], copies: Sequence[int]) -> None:
+    def take(self, row: int) -> Block:
+        """A copy of what one row holds, for `rebuild` to put back later, after whatever the others did meanwhile."""
+        held = slice(int(self._start[row]), self._next)
+        return [
+            (k[row, :, held].clone(), v[row, :, held].clone()) for k, v in zip(self._keys, self._values, strict=True)
+        ]
+
+    def rebuild(
+        self,
+        keep: Tensor,
+        prompts: Sequence[Sequence[int]],
+        copies: Sequence[int],
+        blocks: Sequence[Block] = (),
+    ) -> None:
         """See `Cache.rebuild`. Works in place where rows and columns suffice: stale columns are masked, never read."""
         low = int(self._start[keep].min()) if len(keep) else self._next
         kept, longest = self._next - low, max((len(p) for p in prompts), default=0)
+        sizes = [block[0][0].shape[1] for block in blocks]
         repeats = torch.tensor(list(copies), dtype=torch.long, device=self._like.device)
-        total = len(keep) + int(repeats.sum())
-        used, (rows, width) = max(self._next, longest), self._capacity
+        back = len(keep) + len(blocks)  # rows before the first prompt's
+        total = back + int(repeats.sum())
+        deepest = max(longest, *sizes, 0)
+        used, (rows, width) = max(self._next, deepest), self._capacity
         if used + _ALIGN > width:  # no room to the right: move what is kept to the left
-            used = max(kept, longest)
+            used = max(kept, deepest)
         if total > rows or used + _ALIGN > width:
             width = max(width, _aligned(used + max(_ROOM, used // 2)))
             self._capacity = max(rows, total), width
@@ -91,10 +110,13 @@ class LeanCache:
                 elif len(changed):
                     moved = whole[:, :, low : self._next].index_select(0, source)
                     whole[:, :, used - kept : used].index_copy_(0, changed, moved)
+                for row, (size, held) in enumerate(zip(sizes, blocks, strict=True), len(keep)):
+                    whole[row, :, used - size : used] = held[i][j]
                 if fresh:
                     part = fresh[j].repeat_interleave(repeats, 0)[:, :, -longest:]
-                    whole[len(keep) : total, :, used - longest : used] = part
-        lengths = torch.tensor([len(p) for p in prompts], dtype=torch.long, device=self._like.device)
+                    whole[back:total, :, used - longest : used] = part
+        lengths = torch.tensor([*sizes, *map(len, prompts)], dtype=torch.long, device=self._like.device)
+        repeats = torch.cat([repeats.new_ones(len(sizes)), repeats])
         self._start = torch.cat([self._start[keep] + (used - self._next), (used - lengths).repeat_interleave(repeats)])
         column = torch.arange(self._capacity[1], device=self._like.device)
         hidden = (column < self._start[:, None]) | (column >= used)

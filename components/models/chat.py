@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from os.path import commonprefix
 from typing import Any
 
@@ -49,18 +49,26 @@ class Encoded:
         return len(self.prompt) + len(self.tokens)
 
 
-def render(tokenizer: Any, messages: Sequence[Message]) -> Prompt:
+def render(tokenizer: Any, messages: Sequence[Message], tools: Sequence[Any] = ()) -> Prompt:
     """The conversation with the assistant to speak next.
+
+    Args:
+        tools: JSON schemas of the tools that the assistant may call, for a template that shows them.
 
     Raises:
         ValueError: no messages, no chat template, or a template that rejects the conversation.
     """
-    return _chat(tokenizer).prompts([tuple(messages)])[0]
+    return _chat(tokenizer).prompts([tuple(messages)], tools)[0]
 
 
 def render_all(tokenizer: Any, conversations: Iterable[Sequence[Message]]) -> list[Prompt]:
     """`render` of many conversations, tokenised in one batch; equal ones are rendered once."""
     return _chat(tokenizer).prompts([tuple(messages) for messages in conversations])
+
+
+def shows_tools(tokenizer: Any) -> bool:
+    """Whether the chat template writes the schemas it is given into the prompt."""
+    return _chat(tokenizer).shows_tools
 
 
 def encode_example(tokenizer: Any, example: Example) -> Encoded:
@@ -72,14 +80,15 @@ def encode_examples(tokenizer: Any, examples: Sequence[Example]) -> list[Encoded
     """Prompt, response tokens (terminator included) and mask of each example.
 
     A response has the template's prefill taken off its beginning and the eos token put at its end; the spans
-    ``<result>…</result>`` are the environment's words and masked out. ``example.tokens`` and ``example.mask`` are used
-    as they are where they are given.
+    ``<result>…</result>`` are the environment's words and masked out. ``example.tokens``, ``example.mask`` and
+    ``example.prompt_tokens`` are used as they are where they are given.
 
     Raises:
         ValueError: a response that does not begin with the prefill, or a mask of another length than its tokens.
     """
     chat = _chat(tokenizer)
-    prompts = chat.prompts([example.messages for example in examples])
+    asked = [i for i, example in enumerate(examples) if example.prompt_tokens is None or not example.tokens]
+    prompts = dict(zip(asked, chat.prompts([examples[i].messages for i in asked]), strict=True))
     written = [
         (i, chat.response(example, prompts[i].prefill)) for i, example in enumerate(examples) if not example.tokens
     ]
@@ -87,7 +96,8 @@ def encode_examples(tokenizer: Any, examples: Sequence[Example]) -> list[Encoded
     out = []
     for i, example in enumerate(examples):
         tokens, mask = encoded[i] if i in encoded else _given(example)
-        out.append(Encoded(prompts[i].tokens, tokens, mask))
+        prompt = prompts[i].tokens if example.prompt_tokens is None else example.prompt_tokens
+        out.append(Encoded(prompt, tokens, mask))
     return out
 
 
@@ -128,22 +138,32 @@ class _Chat:
         prefill = opened[len(header) :]
         return prefill, whole.removesuffix(prefill)
 
-    def text(self, messages: Sequence[Message]) -> str:
+    @cached_property
+    def shows_tools(self) -> bool:
+        """See `shows_tools`."""
+        function = {"name": "@F@", "description": "@D@", "parameters": {"type": "object", "properties": {}}}
+        try:
+            return "@F@" in self.text([Message("user", "@Q@")], [{"type": "function", "function": function}])
+        except ValueError:
+            return False
+
+    def text(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> str:
         """The template's rendering, generation prompt included."""
         if not messages:
             raise ValueError("a conversation needs at least one message, got none")
         turns = [{"role": message.role, "content": message.content} for message in messages]
         try:
-            return self.tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+            given = {"tools": list(tools)} if tools else {}
+            return self.tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False, **given)
         except Exception as error:  # a template may raise anything for a conversation that it does not take
             roles = ", ".join(message.role for message in messages)
             raise ValueError(f"the chat template rejects a conversation of roles {roles}: {error}") from error
 
-    def prompts(self, conversations: Sequence[tuple[Message, ...]]) -> list[Prompt]:
+    def prompts(self, conversations: Sequence[tuple[Message, ...]], tools: Sequence[Any] = ()) -> list[Prompt]:
         known: dict[tuple[Message, ...], Prompt] = {}
         mark = _free_mark(*(message.content for messages in conversations for message in messages))
         unique = list(dict.fromkeys(conversations))
-        texts = [self.text([self._guarded(message, mark) for message in messages]) for messages in unique]
+        texts = [self.text([self._guarded(message, mark) for message in messages], tools) for messages in unique]
         for messages, tokens in zip(unique, self.encode_marked(texts, mark), strict=True):
             known[messages] = Prompt(tuple(tokens), self.prefill)
         return [known[messages] for messages in conversations]

@@ -20,7 +20,8 @@ class Cache(Protocol):
     """Keys and values of the sequences being sampled, one row each.
 
     Attributes:
-        mergeable: whether new prompts can join while others are still being decoded.
+        mergeable: whether new prompts can join while others are still being decoded; only then there is ``take(row)``,
+            which copies a row out, and ``rebuild`` takes such copies (``blocks``) as rows between kept and new ones.
     """
 
     mergeable: bool

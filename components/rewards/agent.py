@@ -10,7 +10,10 @@ from components.rewards.extract import final_answer
 from components.rewards.format import ToolCalls, violations
 from components.rewards.length import verdicts
 from components.rewards.mix import Mix
+from components.rewards.state import reached
 from components.types import Rollout, Score, Task
+
+_ANY = ToolCalls(json=False)
 
 
 def agent_reward(
@@ -36,9 +39,13 @@ def agent_reward_check(settings: Mapping[str, Any]) -> list[str]:
 
 
 class Completion:
-    """1 if the task is completed, else ``partial`` times how much of the gold answer's words the answer has.
+    """1 if the task is completed, else at most ``partial``.
 
-    The partial score is the F1 of words, so that adding words costs; a gold answer of one word is right or wrong.
+    A task with a gold answer asks for that answer: half-right ones earn ``partial`` times how much of the gold
+    answer's words they have (the F1 of words, so that adding words costs; one of a single word is right or wrong). A
+    task with a ``check`` in its ``meta`` asks for a final state of the environment (`state.reached`): one that is
+    reached in part earns ``partial`` times the share of its conditions. A task with both asks for both, and the worse
+    counts. An episode that was cut off has completed no check.
 
     Args:
         accuracy: term that says whether the answer is right (a value of 1); its partial credit counts as it is.
@@ -51,10 +58,21 @@ class Completion:
         self.accuracy, self.partial = accuracy, partial
 
     def batch(self, pairs: Sequence[tuple[Task, Rollout]]) -> list[float | Score]:
-        return [
-            value if isinstance(value, Score) or value >= 1 else max(value, self.partial * _overlap(task, rollout))
-            for value, (task, rollout) in zip(verdicts(self.accuracy, pairs), pairs, strict=True)
-        ]
+        asked = [i for i, (task, _) in enumerate(pairs) if task.answer is not None or "check" not in task.meta]
+        answers = dict(zip(asked, verdicts(self.accuracy, [pairs[i] for i in asked]), strict=True)) if asked else {}
+        return [self._worse(answers.get(i, 1.0), task, rollout) for i, (task, rollout) in enumerate(pairs)]
+
+    def _worse(self, answer: float | Score, task: Task, rollout: Rollout) -> float | Score:
+        if isinstance(answer, Score):
+            return answer
+        if answer < 1:
+            answer = max(answer, self.partial * _overlap(task, rollout))
+        if "check" not in task.meta:
+            return answer
+        met, count = reached(task.meta["check"], rollout.state)
+        if rollout.finish != "stop" or not count:
+            return 0.0
+        return min(answer, 1.0 if met == count else self.partial * met / count)
 
 
 def tool_accuracy(task: Task, rollout: Rollout, *, nothing: float = 1.0) -> float:
@@ -83,16 +101,20 @@ class Form:
     """max(0, 1 − per_violation · violations), see `format.violations`.
 
     Args:
-        calls: how tool calls must look.
+        calls: how tool calls in a response must look; None where they stand in turns of their own and the environment
+            counts malformed ones (``info["tool_malformed"]``).
     """
 
-    def __init__(self, *, calls: ToolCalls, per_violation: float = 0.2) -> None:
+    def __init__(self, *, calls: ToolCalls | None = None, per_violation: float = 0.2) -> None:
         if per_violation <= 0:
             raise ValueError(f"agent format: per_violation must be positive (got {per_violation})")
         self.calls, self.per_violation = calls, per_violation
 
     def __call__(self, task: Task, rollout: Rollout) -> float:
-        return max(0.0, 1.0 - self.per_violation * violations(rollout, self.calls))
+        if self.calls is not None:
+            return max(0.0, 1.0 - self.per_violation * violations(rollout, self.calls))
+        count = violations(rollout, _ANY) + rollout.info.get("tool_malformed", 0.0)
+        return max(0.0, 1.0 - self.per_violation * count)
 
 
 def _overlap(task: Task, rollout: Rollout) -> float:

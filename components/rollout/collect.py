@@ -8,7 +8,10 @@ from typing import Any, Protocol
 from components.rng import derive
 from components.rollout.protocol import Completion, Engine, Request
 from components.rollout.sampling import Sampling
+from components.rollout.spans import turns
 from components.types import Rollout, Task
+
+_QUOTES = str.maketrans({"<": "‹", ">": "›", "\\": "⧵"})
 
 
 class Prompt(Protocol):
@@ -46,22 +49,38 @@ def collect(
         Request(tuple(prompt.tokens), tuple(derive(*address, task.id, i) for i in range(n)), task)
         for task, prompt in zip(tasks, prompts, strict=True)
     ]
+    chat = bool(getattr(environment, "chat", False))
+    wrapper = ("", "") if environment is None else environment.wrapper
     ends = set(getattr(engine, "eos_ids", ())) | {tokenizer.eos_token_id}
     return [
-        tuple(_rollout(tokenizer, request, prompt, completion, ends, policy_version) for completion in completions)
+        tuple(
+            as_rollout(tokenizer, request, prompt, completion, ends, policy_version, None if chat else wrapper)
+            for completion in completions
+        )
         for request, prompt, completions in zip(
             requests, prompts, engine.generate(requests, sampling, environment), strict=True
         )
     ]
 
 
-def _rollout(
-    tokenizer: Any, request: Request, prompt: Any, completion: Completion, ends: set[int], version: int
+def as_rollout(
+    tokenizer: Any,
+    request: Request,
+    prompt: Any,
+    completion: Completion,
+    ends: set[int],
+    version: int,
+    wrapper: tuple[str, str] | None,
 ) -> Rollout:
-    tokens = list(completion.tokens)
-    if completion.finish == "stop" and tokens and tokens[-1] in ends and completion.action_mask[-1]:
-        tokens.pop()
-    text = tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    """A completion of a request with a task as its rollout.
+
+    Args:
+        ends: ids that end a turn.
+        wrapper: of the environment; None for a chat environment.
+    """
+    count = len(completion.tokens)
+    if completion.finish == "stop" and count and completion.tokens[-1] in ends and completion.action_mask[-1]:
+        count -= 1
     assert request.task is not None
     return Rollout(
         task_id=request.task.id,
@@ -69,8 +88,44 @@ def _rollout(
         tokens=completion.tokens,
         action_mask=completion.action_mask,
         logp_behavior=completion.logp,
-        response=prompt.prefill + text,
+        response=prompt.prefill + _response(tokenizer, completion, count, wrapper),
         finish=completion.finish,
         policy_version=version,
         info=completion.info,
+        turn_rewards=completion.turn_rewards,
+        state=completion.state,
     )
+
+
+def _response(tokenizer: Any, completion: Completion, count: int, wrapper: tuple[str, str] | None) -> str:
+    """What rewards read: the last turn of a chat, else the whole text with what the environment said in quotes.
+
+    Tags and boxes that an environment says are not the policy's: ``<`` and ``>`` become ‹ and ›, a backslash ⧵. Its
+    wrapper stays.
+    """
+
+    def decode(tokens: Sequence[int]) -> str:
+        return tokenizer.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+    tokens, mask = completion.tokens[:count], completion.action_mask[:count]
+    spans = turns([not own for own in mask])  # the environment's
+    if wrapper is None:
+        return decode(tokens[spans[-1][1] if spans else 0 :])
+    # Piecewise only where quoting changes something: bytes of one character may lie on both sides of a border.
+    said = [decode(tokens[first:end]) for first, end in spans]
+    quoted = [_quoted(text, wrapper) for text in said]
+    if said == quoted:
+        return decode(tokens)
+    text, at = "", 0
+    for (first, end), piece in zip(spans, quoted, strict=True):
+        text += decode(tokens[at:first]) + piece
+        at = end
+    return text + decode(tokens[at:])
+
+
+def _quoted(text: str, wrapper: tuple[str, str]) -> str:
+    before, after = wrapper
+    begin = len(before) if before and text.startswith(before) else 0
+    end = len(text) - (len(after) if after and text.endswith(after) else 0)
+    inner = text[begin:end] if begin <= end else ""
+    return text[:begin] + inner.translate(_QUOTES) + text[end:] if inner else text

@@ -32,7 +32,8 @@ class HFEngine:
         model = self.decoder.model
         vocabulary = self.decoder.head.shape[0]
         check_requests(prompts, sampling, vocabulary, model.config.max_position_embeddings)
-        handover = Handover(self.tokenizer, environment, vocabulary) if environment and environment.stop else None
+        acts = environment is not None and (environment.stop or getattr(environment, "chat", False))
+        handover = Handover(self.tokenizer, environment, vocabulary, self.eos_ids) if acts else None
         training = model.training
         model.eval()
         try:
@@ -55,9 +56,8 @@ class HFEngine:
             new, logp = self._write(request, tokens, turn, seed, sampling, handover)
             tokens, mask, logps = tokens + new, mask + [True] * len(new), logps + logp
             if handover is not None and handover.stops(tokens[turn.begin :]):
-                added, done, answered = handover.act(request.task, turn, tokens)
+                added, done, answered = handover.act(request.task, turn, tokens, limit - len(tokens))
                 if turn.error:
-                    finish = "failed"
                     break
                 added = added[: limit - len(tokens)]
                 tokens, mask, logps = tokens + added, mask + [False] * len(added), logps + [0.0] * len(added)
@@ -69,7 +69,18 @@ class HFEngine:
             if new[-1] in self.eos_ids:
                 finish = "stop"
                 break
-        return Completion(tuple(tokens), tuple(mask), tuple(logps), finish, dict(turn.info), turn.error)
+        if handover is not None:
+            handover.end_now(request.task, turn)
+        return Completion(
+            tuple(tokens),
+            tuple(mask),
+            tuple(logps),
+            turn.finish or finish,
+            dict(turn.info),
+            turn.error,
+            tuple(turn.rewards),
+            turn.state,
+        )
 
     def _write(
         self,

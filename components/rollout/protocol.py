@@ -34,9 +34,12 @@ class Completion:
         action_mask: True where the policy chose the token.
         logp: log-probability (nats) of each chosen token under the distribution it was drawn from (tempered,
             truncated, renormalised; of the untempered model if greedy); 0.0 where the environment wrote.
-        finish: "stop" (end of turn, or the environment ended the episode), "length", "failed" (the environment raised).
+        finish: "stop" (end of turn, or the environment ended the episode), "length", "timeout" (the environment did not
+            answer in time), "failed" (it raised).
         info: the environment's counters.
         error: what the environment raised.
+        turn_rewards: the environment's, of the policy's turns.
+        state: what the episode left behind.
     """
 
     tokens: tuple[int, ...]
@@ -45,6 +48,8 @@ class Completion:
     finish: Finish
     info: Mapping[str, float] = field(default_factory=dict)
     error: str = ""
+    turn_rewards: tuple[float, ...] = ()
+    state: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Engine(Protocol):

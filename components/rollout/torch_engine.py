@@ -62,10 +62,10 @@ class TorchEngine:
             self.decoder.model.load_state_dict(weights)
 
     def _bind(self, environment: Any) -> Handover | None:
-        if environment is None or not environment.stop:
+        if environment is None or not (environment.stop or getattr(environment, "chat", False)):
             return None
         if self._handover is None or self._handover[0] is not environment:
-            handover = Handover(self.tokenizer, environment, self.decoder.head.shape[0])
+            handover = Handover(self.tokenizer, environment, self.decoder.head.shape[0], self.eos_ids)
             self._handover = (environment, handover)
         return self._handover[1]
 

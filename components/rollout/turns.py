@@ -75,6 +75,10 @@ def sample(
         for sequence, (tokens, logp) in zip(running, write(orders), strict=True):
             _take(sequence, tokens, logp, sampling.max_new_tokens, handover, ends)
         running = [sequence for sequence in running if sequence.finish is None]
+    if handover is not None:
+        for group in groups:
+            for sequence in group:
+                handover.end_now(sequence.task, sequence.turn)
     return [[_completion(sequence) for sequence in group] for group in groups]
 
 
@@ -93,9 +97,9 @@ def _take(
     s.mask += [True] * len(tokens)
     s.logp += logp
     if handover is not None and handover.stops(s.tokens[s.turn.begin :]):
-        added, done, answered = handover.act(s.task, s.turn, s.tokens)
+        added, done, answered = handover.act(s.task, s.turn, s.tokens, limit - len(s.tokens))
         if s.turn.error:
-            s.finish = "failed"
+            s.finish = s.turn.finish
             return
         added = added[: limit - len(s.tokens)]
         s.tokens += added
@@ -117,4 +121,14 @@ def _end(s: _Sequence, tokens: Sequence[int], limit: int, ends: Sequence[int]) -
 
 def _completion(s: _Sequence) -> Completion:
     assert s.finish is not None
-    return Completion(tuple(s.tokens), tuple(s.mask), tuple(s.logp), s.finish, dict(s.turn.info), s.turn.error)
+    turn = s.turn
+    return Completion(
+        tuple(s.tokens),
+        tuple(s.mask),
+        tuple(s.logp),
+        turn.finish or s.finish,
+        dict(turn.info),
+        turn.error,
+        tuple(turn.rewards),
+        turn.state,
+    )

@@ -95,7 +95,8 @@ class VllmEngine:
         """See `Engine.generate`."""
         vocabulary = self.decoder.head.shape[0]
         check_requests(prompts, sampling, vocabulary, self.decoder.model.config.max_position_embeddings)
-        handover = Handover(self.tokenizer, environment, vocabulary) if environment and environment.stop else None
+        acts = environment is not None and (environment.stop or getattr(environment, "chat", False))
+        handover = Handover(self.tokenizer, environment, vocabulary, self.eos_ids) if acts else None
 
         def write(orders: Sequence[turns.Order]) -> Written:
             return self.backend.write(orders, sampling, self.eos_ids)

@@ -119,7 +119,11 @@ def dpo_check(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _encode(tokenizer: Any, pairs: Sequence[Preference]) -> list[Pair]:
-    both = [Example(pair.task_id, pair.messages, text) for pair in pairs for text in (pair.chosen, pair.rejected)]
+    both = [
+        Example(pair.task_id, pair.messages, text, tokens=tokens, prompt_tokens=pair.prompt_tokens)
+        for pair in pairs
+        for text, tokens in ((pair.chosen, pair.chosen_tokens), (pair.rejected, pair.rejected_tokens))
+    ]
     encoded = encode_examples(tokenizer, both)
     return list(zip(encoded[::2], encoded[1::2], strict=True))
 

@@ -53,7 +53,8 @@ def reject(
         kept += [(task, rollout) for rollout in _readable(task, group, accuracy, language, reasons)[:per_prompt]]
     balanced = _balance(kept, per_cell, reasons)
     if out.peers.is_main:
-        write_jsonl(out.path / "kept.jsonl", [_example(task, rollout).to_json() for task, rollout in balanced])
+        tools = bool(getattr(environment, "chat", False))
+        write_jsonl(out.path / "kept.jsonl", [_example(task, rollout, tools).to_json() for task, rollout in balanced])
         write_json(
             out.path / "counts.json", {"sampled": len(tasks) * samples, "kept": len(balanced), "dropped": dict(reasons)}
         )
@@ -100,10 +101,10 @@ def _balance(kept: list[tuple[Task, Rollout]], per_cell: float, reasons: Counter
     return balanced
 
 
-def _example(task: Task, rollout: Rollout) -> Example:
-    return Example(
-        task.id, task.messages, rollout.response, f"rejection/{task.cell}", rollout.tokens, rollout.action_mask
-    )
+def _example(task: Task, rollout: Rollout, tools: bool) -> Example:
+    """Args: tools: the prompt may show some, which the messages don't have."""
+    source, prompt = f"rejection/{task.cell}", rollout.prompt_tokens if tools else None
+    return Example(task.id, task.messages, rollout.response, source, rollout.tokens, rollout.action_mask, prompt)
 
 
 def reject_check(

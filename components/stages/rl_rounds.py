@@ -23,6 +23,7 @@ from components.types import Group, Rollout, Score, Task
 _VERDICTS = "verdicts"
 # What the environment broke says nothing of the policy: left out and counted, never trained on as a wrong answer.
 _BROKEN = Score(0.0, {}, "failed", "the environment failed; the worker's log says how")
+_LATE = Score(0.0, {}, "failed", "the environment did not answer in time; the worker's log says where")
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ class Rounds:
     def _score(self, pairs: Sequence[tuple[Task, Rollout]], progress: float) -> list[Score]:
         began = perf_counter()
         scores = [
-            _BROKEN if rollout.finish == "failed" else score
+            _LATE if rollout.finish == "timeout" else _BROKEN if rollout.finish == "failed" else score
             for (_, rollout), score in zip(pairs, self.reward.score(pairs, progress), strict=True)
         ]
         self.reward_s += perf_counter() - began

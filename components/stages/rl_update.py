@@ -15,6 +15,7 @@ from components.losses import mismatch, stats
 from components.losses.aggregate import GlobalCounts
 from components.losses.groups import outcomes
 from components.losses.policy import Algorithm
+from components.losses.turn_advantage import turn_rewards
 from components.losses.value import value_targets
 from components.models.learner import Learner
 from components.models.logprobs import token_logprobs_and_entropy
@@ -113,7 +114,13 @@ class _Step:
         sampled = batch.logp_old if self.own_logp is None else self.own_logp
         given = {"mask": batch.mask, "logp": sampled, "ref_logp": self.ref_logp, "beta": updater.beta}
         self.advantage = algorithm.advantages(
-            reward, batch.group, valid, value=value, all_reduce=updater.peers.all_reduce, **given
+            reward,
+            batch.group,
+            valid,
+            value=value,
+            turn_reward=turn_rewards(groups) if algorithm.needs_turns else None,
+            all_reduce=updater.peers.all_reduce,
+            **given,
         )
         self.mask = algorithm.loss_mask(batch.mask, found.truncated)
         self.lesson: Lesson | None = None

@@ -8,7 +8,7 @@ from typing import Any
 
 from components.artifacts import read_jsonl
 from components.models.adapt import load_trainable
-from components.models.chat import render_all
+from components.models.chat import render, render_all, shows_tools
 from components.models.decoder import make_decoder
 from components.models.load import load_model
 from components.models.lora import Lora
@@ -17,7 +17,7 @@ from components.rollout.collect import collect
 from components.rollout.sampling import Sampling
 from components.runtime import Inputs, Out
 from components.stages.drawn import Drawn
-from components.types import Rollout, Task
+from components.types import Message, Rollout, Task
 
 CHUNK = 256  # tasks that a sampling stage draws before it keeps them
 
@@ -31,6 +31,12 @@ class Policy:
     decoder: Any
     engine: Any
 
+    def prompts(self, tasks: Sequence[Task], environment: Any) -> list[Any]:
+        """Rendered prompts, with the tools that a chat environment offers."""
+        if getattr(environment, "chat", False):
+            return [with_tools(self.tokenizer, task, environment) for task in tasks]
+        return render_all(self.tokenizer, [task.messages for task in tasks])
+
     def sample(
         self,
         tasks: Sequence[Task],
@@ -41,12 +47,11 @@ class Policy:
         version: int = 0,
     ) -> list[tuple[Rollout, ...]]:
         """n rollouts of each task; the i-th of a task is a function of (weights, address, task id, i) alone."""
-        conversations = [task.messages for task in tasks]
-        rendered = dict(zip(conversations, render_all(self.tokenizer, conversations), strict=True))
+        given = iter(self.prompts(tasks, environment))
         return collect(
             self.engine,
             self.tokenizer,
-            lambda _, messages: rendered[tuple(messages)],
+            lambda _, messages: next(given),
             tasks,
             n,
             sampling,
@@ -54,6 +59,27 @@ class Policy:
             address=address,
             policy_version=version,
         )
+
+
+def with_tools(tokenizer: Any, task: Task, environment: Any) -> Any:
+    """A task's prompt with the tools that it offers.
+
+    They stand where the chat template puts them, else in a system message, and before the first message of a template
+    that takes none.
+    """
+    schemas = environment.schemas(task)
+    if not schemas:
+        return render(tokenizer, task.messages)
+    if shows_tools(tokenizer):
+        return render(tokenizer, task.messages, schemas)
+    first, *rest = task.messages
+    manual = environment.manual(task)
+    if first.role == "system":
+        return render(tokenizer, [Message("system", f"{first.content}\n\n{manual}"), *rest])
+    try:
+        return render(tokenizer, [Message("system", manual), first, *rest])
+    except ValueError:
+        return render(tokenizer, [Message(first.role, f"{manual}\n\n{first.content}"), *rest])
 
 
 def load_policy(inputs: Inputs, engine: Callable[..., Any], source: str = "model") -> Policy:

@@ -9,6 +9,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from components.data.builtin import Builtin
+from components.data.environments import EnvironmentTasks
 from components.data.gym import ReasoningGym
 from components.data.programs import Programs
 from components.data.public import PublicSets
@@ -19,6 +20,7 @@ from components.data.tables import Table
 CONF = Path(__file__).parents[2] / "conf" / "data"
 EXPECTED = {
     "builtin": Builtin,
+    "environment": EnvironmentTasks,
     "gsm8k": Table,
     "hub": Table,
     "humaneval_style": Programs,
@@ -42,6 +44,8 @@ def test_every_option_is_built(file: Path) -> None:
         node.path = "questions.jsonl"
     elif "reader" in node and OmegaConf.is_missing(node.reader, "name"):
         node.reader.name = "org/name"
+    elif "environment" in node:
+        node.environment = OmegaConf.load(CONF.parent / "environment" / "gym.yaml")
     source = instantiate(node)
     assert type(source) is EXPECTED[file.stem]
     if node.get("path") is None and "reader" in node:

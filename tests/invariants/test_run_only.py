@@ -58,6 +58,7 @@ TRIED = {
     "components.stages.profile.profile": {"checkpoint_every"},
     "components.stages.reject.reject": {"checkpoint_every"},
     "components.stages.evaluate.evaluate": {"checkpoint_every"},
+    "components.stages.tree_search.tree_search": {"checkpoint_every"},  # in tests/stages/test_tree_search.py
     "components.rollout.torch_engine.TorchEngine": {"max_batch"},
     "components.rollout.vllm_engine.VllmEngine": {"concurrency"},  # requests at a time, each with a seed of its own
     "components.environments.sandbox.pool.Sandbox": {"workers"},  # in tests/environments/test_sandbox.py

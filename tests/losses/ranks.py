@@ -53,6 +53,7 @@ def update(algorithm: Algorithm, seed: int, peers: Peers) -> dict[str, Any]:
         logp=old[mine],
         ref_logp=ref[mine],
         value=value[mine],
+        turn_reward=value[mine, :2],
         beta=0.05,
         all_reduce=peers.all_reduce,
     )

@@ -55,9 +55,8 @@ def test_no_input_makes_loss_gradient_or_advantage_nan(data, name: str, width: i
     reward = torch.tensor([float(i % rewards) * 1e4 for i in range(rows)])
     value = torch.zeros(rows, width)
     algorithm = ALGORITHMS[name]
-    a = algorithm.advantages(
-        reward, torch.tensor([0, 0, 1, 1]), valid, mask=mask, logp=logp, ref_logp=ref, value=value, beta=0.05
-    )
+    given = {"mask": mask, "logp": logp, "ref_logp": ref, "value": value, "turn_reward": reward[:, None] / 7}
+    a = algorithm.advantages(reward, torch.tensor([0, 0, 1, 1]), valid, **given, beta=0.05)
     assert a.isfinite().all()
     assert a[~valid].eq(0).all()
     loss, stats = algorithm.loss(

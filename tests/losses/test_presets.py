@@ -17,7 +17,7 @@ CONF = Path(__file__).parents[2] / "conf" / "algorithm"
 PRESETS = sorted(path.stem for path in CONF.glob("*.yaml"))
 TABLE = {
     *("grpo", "grpo_r1", "grpo_seed", "dr_grpo", "dapo", "gspo", "gspo_token", "rloo", "loop", "reinforce_pp"),
-    *("reinforce_pp_baseline", "ppo", "vapo", "cispo", "sapo", "gmpo"),
+    *("reinforce_pp_baseline", "ppo", "vapo", "cispo", "sapo", "gmpo", "loop_turns"),
 }
 N, T, LIMIT, BETA = 8, 7, 11, 0.03
 GROUP_IDS = np.array([0, 0, 0, 0, 5, 5, 5, 5])
@@ -43,6 +43,7 @@ def batch() -> dict[str, np.ndarray]:
         "value": rng.random((N, T)),
         "reward": rng.choice([0.0, 0.2, 1.0, 1.3], size=N),
         "correct": rng.random(N) < 0.5,
+        "turns": rng.normal(size=(N, 2)),
     }
 
 
@@ -77,11 +78,17 @@ def advantages_of(name: str, b: dict[str, np.ndarray]) -> np.ndarray:
     for i in range(N):
         others = reward[GROUP_IDS[i] == GROUP_IDS]
         a = reward[i] - others.mean()
-        if name in ("rloo", "loop"):
+        if name in ("rloo", "loop", "loop_turns"):
             a *= 4 / 3
         elif name != "dr_grpo":
             a /= others.std(ddof=1) + 1e-4
         out[i] = a
+    if name == "loop_turns":  # rows 0 and 4 have a second turn, alone in their groups
+        to_go = b["turns"][:, 0] + b["turns"][:, 1]
+        mean = np.array([to_go[g == GROUP_IDS].mean() for g in GROUP_IDS])
+        for i in range(N):
+            first = 2 if i == 0 else 1 if i == 4 else T
+            out[i, :first] += to_go[i] - mean[i]
     return out
 
 
@@ -131,7 +138,7 @@ def reference(name: str, lp: np.ndarray, b: dict[str, np.ndarray]) -> float:
         loss = total / (N * LIMIT)
     elif name == "rloo":
         loss = total / N
-    elif name in ("dapo", "loop", "reinforce_pp", "reinforce_pp_baseline", "ppo", "vapo", "cispo"):
+    elif name in ("dapo", "loop", "loop_turns", "reinforce_pp", "reinforce_pp_baseline", "ppo", "vapo", "cispo"):
         loss = total / tokens
     else:
         loss = sum(sum(x) / len(x) for x in per_rollout) / N
@@ -174,6 +181,7 @@ def algorithm_advantages(name: str) -> torch.Tensor:
         logp=b["logp"],
         ref_logp=b["ref"],
         value=b["value"],
+        turn_reward=b["turns"],
         beta=BETA,
     )
 

@@ -1,0 +1,113 @@
+"""The shell: real commands on files of the episode's own, and nothing else in reach."""
+
+import re
+
+import pytest
+
+from components.environments.agent import ToolEnvironment
+from components.environments.tools.host import Broken
+from components.environments.tools.shell import Shell, Workspace, shell_check
+from components.types import Message, Task
+
+
+def task(**files):
+    return Task("t", (Message("user", "go"),), None, "exact", meta={"files": files})
+
+
+@pytest.fixture(scope="module")
+def shell():
+    if problems := shell_check({}):
+        pytest.skip(problems[0])
+    shell = Shell(seconds=60.0)
+    try:
+        shell.run(Workspace.of({}), "true")
+    except Broken as error:
+        pytest.skip(f"no shell here: {error}")
+    return shell
+
+
+def test_files_and_the_working_directory_stay_from_call_to_call(shell):
+    session = shell.open(task(**{"notes/a.txt": "one\ntwo\n", "empty/": ""}))
+    assert session.shell("grep -c . notes/a.txt; ls") == "2\nempty\nnotes"
+    assert session.shell("cd notes && sort -r a.txt > b.txt") == "(no output)"
+    assert session.shell("pwd; cat b.txt; exit 3") == "/workspace/notes\ntwo\none\nexit code 3"
+    assert session.state() == {
+        "files": {"empty/": "", "notes/": "", "notes/a.txt": "one\ntwo\n", "notes/b.txt": "two\none\n"},
+        "commands": ["grep -c . notes/a.txt; ls", "cd notes && sort -r a.txt > b.txt", "pwd; cat b.txt; exit 3"],
+    }
+
+
+def test_an_episode_can_be_continued_from_any_point(shell):
+    start, _, _ = shell.run(Workspace.of({"a": "1"}), "echo 2 > a")
+    left, _, _ = shell.run(start, "echo left > b")
+    right, _, _ = shell.run(start, "rm a")
+    assert left.files() == {"a": "2\n", "b": "left\n"}
+    assert right.files() == {}
+    assert start.files() == {"a": "2\n"}
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("cat /etc/passwd", "No such file"),
+        ("ls /work /root /home", "cannot access"),
+        ("ls /proc/1", "cannot access"),
+        ("echo x > /usr/x", "Read-only file system"),
+        ("exec 3<>/dev/tcp/127.0.0.1/80", "cannot open|cannot create"),
+        ("bash -c 'exec 3<>/dev/tcp/127.0.0.1/80'", "Operation not permitted"),
+        ("unshare -r true", "Operation not permitted"),
+        ("for i in 1 2 3 4 5 6 7 8 9; do for j in 1 2 3 4; do sleep 9 & done; done", "Cannot fork"),
+        ("head -c 40000000 /dev/zero > big", "No space left|File too large|File size limit"),
+        ("env | grep -v -e PATH -e HOME -e LANG -e TZ -e PWD -e SHLVL -e ^_", "exit code 1"),
+    ],
+    ids=range(10),
+)
+def test_nothing_else_is_in_reach(shell, command, says):
+    assert re.search(says, shell.open(task()).shell(command))
+
+
+@pytest.mark.parametrize("command", ["kill -9 $PPID", "kill -9 -1; true"])
+def test_a_command_that_ends_its_shell_leaves_the_files_as_they_were(shell, command):
+    session = shell.open(task(a="1"))
+    assert "the files are as before" in session.shell(f"rm a; {command}") or session.state()["files"] in (
+        {},
+        {"a": "1"},
+    )
+    assert session.shell("echo well").startswith("well")
+
+
+def test_what_runs_on_in_the_background_ends_with_the_command(shell):
+    session = shell.open(task())
+    assert session.shell("(sleep 1000; echo late > late) & echo soon") == "soon"
+    assert session.state()["files"] == {}
+
+
+def test_a_flood_of_output_is_read_and_dropped(shell):
+    said = shell.open(task()).shell("head -c 50000000 /dev/zero | tr '\\0' x")
+    assert said == "x" * shell.output_bytes
+
+
+def test_a_command_without_end_times_the_episode_out(shell):
+    hasty = Shell(seconds=1.0)
+    with pytest.raises(TimeoutError, match="did not end within 1 s"):
+        hasty.open(task()).shell("sleep 1000")
+
+
+def test_paths_outside_the_workspace_are_refused():
+    for path in ("/etc/x", "../x", "a/../../x", ""):
+        with pytest.raises(ValueError, match="does not lie in the workspace"):
+            Workspace.of({path: ""})
+
+
+def test_what_is_no_text_has_none(shell):
+    workspace, _, _ = shell.run(Workspace.of({}), "printf 'a\\377' > raw; ln -s raw link; seq 9999 > long")
+    assert workspace.files() == {"link@": "raw", "long": None, "raw": None}
+
+
+def test_the_environment_runs_it_beside_the_engine(shell):
+    environment = ToolEnvironment(tools=[shell])
+    assert environment.asynchronous
+    step = environment.reset(task(a="1")).step(
+        '<tool_call>{"name": "shell", "arguments": {"command": "cat a"}}</tool_call>'
+    )
+    assert step.observation == ("1",)

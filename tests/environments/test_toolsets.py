@@ -1,0 +1,212 @@
+"""Toolsets: what they answer, what they leave, and what they refuse."""
+
+import pytest
+
+from components.environments.agent import ToolEnvironment
+from components.environments.sandbox.outcome import SandboxUnavailable
+from components.environments.sandbox.pool import Sandbox
+from components.environments.tool_loop import ToolError
+from components.environments.tools.arithmetic import calculator
+from components.environments.tools.database import Database
+from components.environments.tools.host import Broken, Here
+from components.environments.tools.keyvalue import KeyValue
+from components.environments.tools.python import Python
+from components.environments.tools.search import Search
+from components.types import Message, Task
+
+
+def task(name="t", **meta):
+    return Task(name, (Message("user", "go"),), None, "exact", meta=meta)
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("12*(3+4)", "84"),
+        (" 7 / 2 ", "3.5"),
+        ("-7//2", "-4"),
+        ("0.1+0.2", "0.3"),
+        ("10%3", "1"),
+        ("999999999*999999999", "999999998000000001"),
+        ("1/3", "0.333333333333"),
+    ],
+)
+def test_the_calculator_is_exact(expression, value):
+    assert calculator(expression) == value
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["", "2**9", "a", "f(1)", "1 if 1 else 2", "'a'*3", "1e40", "9" * 31, "(" * 300, "1;2", "²", "1<2", "True"],
+)
+def test_the_calculator_refuses_what_is_no_arithmetic(expression):
+    with pytest.raises(ToolError, match="not an arithmetic expression"):
+        calculator(expression)
+
+
+def test_division_by_zero_is_said():
+    with pytest.raises(ToolError, match="division by zero"):
+        calculator("1/(2-2)")
+
+
+def test_a_store_is_the_episodes_own_and_its_end_is_its_state():
+    toolset, mine = KeyValue(), task(store={"a": 1})
+    one, two = toolset.open(mine), toolset.open(mine)
+    assert one.get("a") == "1"
+    assert (one.put("b", "x y"), one.delete("a")) == ("ok", "ok")
+    for refused in (lambda: one.get("a"), lambda: one.delete("a")):
+        with pytest.raises(ToolError, match="no key 'a'"):
+            refused()
+    assert (one.state(), two.state()) == ({"b": "x y"}, {"a": "1"})
+
+
+SHOP = """
+CREATE TABLE item (id INTEGER PRIMARY KEY, name TEXT, price REAL);
+INSERT INTO item VALUES (1, 'pen', 1.5), (2, 'ink', NULL)
+"""
+
+
+def test_a_database_answers_changes_and_is_inspected():
+    session = Database().open(task(database=SHOP))
+    assert session.query("SELECT name, price FROM item ORDER BY id") == "name|price\npen|1.5\nink|"
+    assert session.query("UPDATE item SET price = 2 WHERE name = 'ink'") == "ok, 1 rows changed"
+    session.query("BEGIN")
+    session.query("DELETE FROM item")
+    assert session.state() == {"item": {"columns": ["id", "name", "price"], "rows": [[1, "pen", 1.5], [2, "ink", 2.0]]}}
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("SELECT colour FROM item", "no such column: colour"),
+        ("ATTACH '/tmp/other.db' AS other", "not authorized"),
+        ("PRAGMA database_list", "not authorized"),
+        ("SELECT current_timestamp", "not authorized|prohibited"),
+        ("SELECT load_extension('x')", "not authorized|no such function"),
+        ("SELECT 1; SELECT 2", "one statement"),
+        ("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT sum(i) FROM n", "takes too long"),
+        ("SELECT hex(zeroblob(2000000))", "too big"),
+    ],
+)
+def test_a_database_refuses_what_reaches_out_or_has_no_end(sql, message):
+    session = Database().open(task(database=SHOP))
+    with pytest.raises(ToolError, match=message):
+        session.query(sql)
+    assert session.query("SELECT count(*) FROM item").endswith("\n2")
+
+
+def test_a_database_that_grows_is_stopped():
+    session = Database().open(task(database="CREATE TABLE t (b)"))
+    row = "SELECT zeroblob(900000) UNION ALL "
+    with pytest.raises(ToolError, match=r"full"):
+        session.query(f"INSERT INTO t {row * 30}SELECT 1")
+
+
+def test_chance_in_a_database_is_the_tasks():
+    draws = [Database().open(task(name)).query("SELECT random(), hex(randomblob(4))") for name in ("a", "a", "b")]
+    assert draws[0] == draws[1] != draws[2]
+
+
+def test_many_rows_are_cut():
+    session = Database().open(task())
+    said = session.query("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 500) SELECT i FROM n")
+    assert said.split("\n")[-2:] == ["100", "…"]
+
+
+TEXTS = [
+    {"id": "1", "title": "Rivers", "text": "The Rhine flows through Basel and Cologne."},
+    {"id": "2", "title": "Mountains", "text": "The Matterhorn stands above Zermatt."},
+    {"id": "3", "title": "Cologne", "text": "Cologne has a cathedral, and the Rhine."},
+]
+
+
+def test_search_ranks_by_words_and_remembers_what_was_read():
+    pytest.importorskip("rank_bm25", reason="rank_bm25 is not installed (extra search)")
+    session = Search().open(task(documents=TEXTS))
+    assert session.search("matterhorn").startswith("2: Mountains The Matterhorn")
+    assert [line[0] for line in session.search("Cologne cathedral", 2).split("\n")] == ["3", "1"]
+    assert session.search("volcano") == "nothing found"
+    assert session.read("1") == TEXTS[0]["text"]
+    with pytest.raises(ToolError, match="no text '9'"):
+        session.read("9")
+    with pytest.raises(ToolError, match="count must lie"):
+        session.search("a", 11)
+    assert session.state() == {"opened": ["1"]}
+
+
+def test_search_reads_a_file_once_for_all_episodes(tmp_path):
+    pytest.importorskip("rank_bm25", reason="rank_bm25 is not installed (extra search)")
+    path = tmp_path / "texts.jsonl"
+    import json
+
+    path.write_text("\n".join(map(json.dumps, TEXTS)))
+    toolset = Search(path=path)
+    first = toolset.open(None)
+    path.unlink()
+    assert toolset.open(None).search("zermatt") == first.search("zermatt")
+    path.write_text('{"id": 1}')
+    with pytest.raises(ValueError, match="line 1: no id and text"):
+        Search(path=path).open(None)
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    with Sandbox(cpu_seconds=1, idle_seconds=1.0, memory_mib=256) as sandbox:
+        try:
+            assert sandbox.backend
+        except SandboxUnavailable as error:
+            pytest.skip(f"no sandbox here: {error}")
+        yield sandbox
+
+
+def test_python_remembers_from_call_to_call(sandbox):
+    one, two = (Python(sandbox=sandbox).open(task(python=["start = 40"])) for _ in "ab")
+    assert one.python("import math\nx = start + 1\nx") == "41\n"
+    assert one.python("x += 1; print(math.isqrt(x), x)") == "6 42\n"
+    assert one.python("y = x") == "(no output)"
+    with pytest.raises(ToolError, match="NameError: name 'x' is not defined"):
+        two.python("print(1)\nx")
+    assert two.python("start") == "40\n"
+    assert one.state() == {
+        "cells": ["start = 40", "import math\nx = start + 1\nx", "x += 1; print(math.isqrt(x), x)", "y = x"]
+    }
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("import os; os._exit(7)", "the interpreter is as before"),
+        ("while True: pass", "CPU time"),
+        ("b'x' * (1 << 30)", "MemoryError|more than 256 MiB"),
+        ("import time; time.sleep(60)", "the interpreter is as before"),
+    ],
+    ids=["exits", "spins", "grows", "sleeps"],
+)
+def test_what_breaks_the_interpreter_is_as_if_it_had_never_been(sandbox, code, message):
+    session = Python(sandbox=sandbox).open(None)
+    session.python("x = 1")
+    with pytest.raises((RuntimeError, ToolError), match=message):
+        session.python(f"x = 2\n{code}")
+    assert session.python("x") in ("1\n", "2\n")
+
+
+def test_a_flood_of_prints_is_cut(sandbox):
+    assert len(Python(sandbox=sandbox, max_chars=50).open(None).python("print('x' * 10**6)")) == 50
+
+
+def test_state_that_is_no_json_or_too_large_breaks_the_episode():
+    class Odd(KeyValue):
+        def open(self, task):
+            session = super().open(task)
+            session.state = lambda: {"x": {1, 2}} if task is None else {"x": "y" * (1 << 20)}
+            return session
+
+    for given, message in ((None, "is no JSON"), (task(), "more than 1048576")):
+        with pytest.raises(Broken, match=message):
+            Here([Odd()], given, 100).state()
+
+
+def test_toolsets_of_r1flow_share_the_process_and_slow_ones_a_thread(sandbox):
+    quick = ToolEnvironment(tools=[calculator, KeyValue(), Database()])
+    assert not quick.asynchronous
+    assert ToolEnvironment(tools=[Python(sandbox=sandbox)]).asynchronous
