@@ -119,7 +119,7 @@ class AgentTasks:
     def _request(self, rng: random.Random, family: str, evaluation: bool) -> tuple[Task, Errand]:
         made = request(rng, family, evaluation)
         tools = offer(rng, made.errand.needs, rng.random() < 0.5)
-        meta = request_meta(made, tools, evaluation)
+        meta = {**request_meta(made, tools, evaluation), "steps": 1}
         return self._written(made.errand, 0, "general", family, meta), made.errand
 
     def _written(self, errand: Errand, level: int, kind: str, verifier: str, meta: Mapping[str, Any]) -> Task:

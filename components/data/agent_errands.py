@@ -84,19 +84,20 @@ def shop(rng: random.Random, steps: int) -> Errand:
     """``cost of 3 pen and 2 cup``: prices from the table, products and sums from the calculator."""
     store, prices = world(rng)
     items = rng.sample(sorted(prices), 3)
-    counts = {1: (1,), 2: (0,), 3: (1, 1), 4: (0, 1), 5: (0, 0), 6: (0, 1, 1)}[steps]  # 0: a number is drawn
+    counts = {1: (1,), 2: (0,), 3: (1, 1), 4: (0, 1), 5: (0, 0), 6: (1, 1, 0)}[steps]  # 0: a number is drawn
     amounts = [count or rng.randint(2, 9) for count in counts]
     calls: list[tuple[str, str]] = []
-    parts = []
+    total = 0
     for item, amount in zip(items, amounts, strict=False):
+        part = amount * prices[item]
         calls.append((query(item), f"price\n{prices[item]}"))
-        parts.append(amount * prices[item])
         if amount > 1:
-            calls.append((f"calculator {amount}*{prices[item]}", str(parts[-1])))
-    if len(parts) > 1:
-        calls.append((f"calculator {'+'.join(map(str, parts))}", str(sum(parts))))
+            calls.append((f"calculator {amount}*{prices[item]}", str(part)))
+        if total:
+            calls.append((f"calculator {total}+{part}", str(total + part)))
+        total += part
     named = [item if amount == 1 else f"{amount} {item}" for item, amount in zip(items, amounts, strict=False)]
-    return Errand("shop", f"cost of {' and '.join(named)}", tuple(calls), str(sum(parts)), store, prices, store)
+    return Errand("shop", f"cost of {' and '.join(named)}", tuple(calls), str(total), store, prices, store)
 
 
 def edit(rng: random.Random, steps: int) -> Errand:
