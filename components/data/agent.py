@@ -59,7 +59,7 @@ class AgentTasks:
     dev_per_cell: int = 4
     test_per_cell: int = 12
     test_longer: int = 40
-    test_safety: int = 120
+    test_safety: int = 80
 
     def __post_init__(self) -> None:
         if problems := agent_tasks_check(vars(self)):
