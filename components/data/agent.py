@@ -82,7 +82,11 @@ class AgentTasks:
                 n = self._size(self.test_longer // 2)
                 tasks["test"] += self._errands(seed, "test", family, level, n, label="longer")
         for family in _SAFETY:
-            for split, n in (("test", self.test_safety), ("dev", self.dev_per_cell), ("train", self.general_per_family)):
+            for split, n in (
+                ("test", self.test_safety),
+                ("dev", self.dev_per_cell),
+                ("train", self.general_per_family),
+            ):
                 tasks[split] += self._requests(seed, split, family, self._size(n))
         cold_start, told = self._cold_start(seed)
         lines = list(plain_lines(self._size(self.pretrain_lines), stream(seed, "agent", "pretrain"), told))

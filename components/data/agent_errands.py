@@ -1,4 +1,4 @@
-"""Errands for an agent with tools: three families that need one to six calls, each with its world and its one short way.
+"""Errands for an agent with tools: three families of one to six calls, each with its world and its one short way.
 
 An instruction is a few words, for at the size of the embedded model every further word costs accuracy; whatever it asks
 about lies in the world, so that nothing but the tools' answers can be right. What the last call returns is what the
@@ -144,7 +144,7 @@ def replay(store: Mapping[str, str], calls: Sequence[tuple[str, str]]) -> dict[s
 
 
 def offer(rng: random.Random, needs: Sequence[str], crowded: bool) -> list[str]:
-    """Names of the tools offered, in any order: those needed and at most one more, or every tool and both distractors."""
+    """Names of the tools offered, in any order: those needed and at most one more, or all and both distractors."""
     others = [name for name in (*USEFUL, *DISTRACTORS) if name not in needs]
     names = [*needs, *(others if crowded else rng.sample(others, rng.randint(0, 1)))]
     rng.shuffle(names)

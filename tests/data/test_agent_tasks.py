@@ -1,4 +1,4 @@
-"""Errands for agents: worlds that answer as they should, experts that get them done, nothing held out that is taught."""
+"""Errands for agents: worlds that answer as they should, experts that get them done, nothing held out is taught."""
 
 from __future__ import annotations
 
@@ -122,7 +122,9 @@ def test_errands_of_one_call_more_are_evaluated_and_never_taught(corpora: tuple[
     longer = [task for task in tasks["test"] if task.meta["steps"] == 6 and task.kind == "reasoning"]
     assert longer and all(task.meta["held_out"] == "longer" for task in longer)
     assert all(task.meta["steps"] <= 5 for split in SPLITS if split != "test" for task in tasks[split])
-    assert max(example.response.count("<tool>") for example in corpora[0].cold_start if example.source == "careful") == 5
+    assert (
+        max(example.response.count("<tool>") for example in corpora[0].cold_start if example.source == "careful") == 5
+    )
 
 
 def test_held_out_instructions_are_in_the_evaluation_and_nowhere_else(corpora: tuple[Corpus, Corpus]) -> None:

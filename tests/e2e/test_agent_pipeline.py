@@ -1,4 +1,4 @@
-"""The whole of ``pipeline=agent`` at its smallest, by the command: every stage real, episodes judged by their worlds."""
+"""The whole of ``pipeline=agent`` at its smallest, by the command: stages are real, worlds judge the episodes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ def test_an_agent_is_trained_and_measured_by_one_command(place: Workplace) -> No
     summary = json.loads((place.artifact("report") / "summary.json").read_text())
     assert [stage["name"] for stage in summary["stages"]] == ["cold_start", "rl_1", "sft_2", "rl_2"]
     for stage in summary["stages"]:
-        assert {"pass@1", "pass@2", "pass^2", "steps", "invalid_calls", "longer", "unsafe_refused"} <= stage["metrics"].keys()
+        assert {"pass@1", "pass@2", "pass^2", "steps", "invalid_calls", "longer", "unsafe_refused"} <= stage[
+            "metrics"
+        ].keys()
         assert {"2", "7"} <= stage["by_tools"].keys()
     page = (place.artifact("report") / "report.html").read_text()
     assert "Episodes with tools" in page
