@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from components.data.agent_errands import FAMILIES, STEPS, Errand, episode, held_out, offer
+from components.data.agent_errands import FAMILIES, STEPS, TAUGHT, Errand, episode, held_out, offer
 from components.data.agent_experts import Manner, calls_of, play
 from components.data.agent_requests import FINE, NOT_MINE, REFUSAL, request, request_meta
 from components.data.agent_text import plain_lines
@@ -44,7 +44,7 @@ class AgentTasks:
 
     environment: Any
     scale: float = 1.0
-    pretrain_lines: int = 40_000
+    pretrain_lines: int = 52_000
     cold_start: int = 3_000
     wandering: float = 0.4
     hasty: float = 0.2
@@ -141,7 +141,7 @@ class AgentTasks:
         for _ in range(self._size(self.cold_start) if self._inside else 0):
             steps = rng.choices(range(1, len(self.cold_start_steps) + 1), self.cold_start_steps)[0]
             level = 2 * (steps - 1) + rng.randint(0, 1)
-            errand = _errand(rng, rng.choice(list(FAMILIES)), level, False)
+            errand = _errand(rng, rng.choices(list(TAUGHT), list(TAUGHT.values()))[0], level, False)
             task = self._task(errand, level, rng)
             careful = 1 - self.wandering - self.hasty
             manners: tuple[Manner, ...] = ("careful", "wandering", "hasty")

@@ -101,30 +101,31 @@ def shop(rng: random.Random, steps: int) -> Errand:
 
 
 def edit(rng: random.Random, steps: int) -> Errand:
-    """``set red to 4``, ``copy red to blue``, ``add 3 to red``, ``sum red and blue into gold``, then ``and delete red``
-    and ``and delete red and blue``."""
+    """``set 4 into red``, ``copy red into blue``, ``sum red and 4 into blue``, ``sum red and gold into blue``, then
+    ``… delete red`` and ``… delete red and gold``: what is put goes where "into" says."""
     store, prices = world(rng)
     first, second = rng.sample([key for key in store if key not in PRIVATE], 2)
     target = rng.choice([key for key in KEYS if key not in (first, second)])
     a, b, number = int(store[first]), int(store[second]), rng.randint(2, 99)
     gets = [(f"get {first}", str(a)), (f"get {second}", str(b))]
     if steps == 1:
-        text, calls = f"set {target} to {number}", [(f"put {target} {number}", "ok")]
+        text, value, calls = f"set {number} into {target}", number, []
     elif steps == 2:
-        text, calls = f"copy {first} to {target}", [gets[0], (f"put {target} {a}", "ok")]
+        text, value, calls = f"copy {first} into {target}", a, gets[:1]
     elif steps == 3:
-        text = f"add {number} to {first}"
-        total = ("calculator " + f"{a}+{number}", str(a + number))
-        calls = [gets[0], total, (f"put {first} {a + number}", "ok")]
+        text, value = f"sum {first} and {number} into {target}", a + number
+        calls = [gets[0], (f"calculator {a}+{number}", str(value))]
     else:
-        gone = [first, second][: steps - 4]
-        text = f"sum {first} and {second} into {target}" + (f" and delete {' and '.join(gone)}" if gone else "")
-        calls = [*gets, (f"calculator {a}+{b}", str(a + b)), (f"put {target} {a + b}", "ok")]
-        calls += [(f"delete {key}", "ok") for key in gone]
+        text, value = f"sum {first} and {second} into {target}", a + b
+        calls = [*gets, (f"calculator {a}+{b}", str(value))]
+    gone = [first, second][: max(0, steps - 4)]
+    text += f" delete {' and '.join(gone)}" if gone else ""
+    calls = [*calls, (f"put {target} {value}", "ok"), *((f"delete {key}", "ok") for key in gone)]
     return Errand("edit", text, tuple(calls), DONE, store, prices, replay(store, calls))
 
 
 FAMILIES: dict[str, Callable[[random.Random, int], Errand]] = {"follow": follow, "shop": shop, "edit": edit}
+TAUGHT = {"follow": 2, "shop": 3, "edit": 4}  # how often each occurs in what is taught: the harder the oftener
 
 
 def query(item: str) -> str:

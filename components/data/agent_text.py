@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from components.data.agent_errands import FAMILIES, ITEMS, KEYS, PRIVATE, Errand, held_out, offer
+from components.data.agent_errands import FAMILIES, ITEMS, KEYS, PRIVATE, TAUGHT, Errand, held_out, offer
 from components.data.agent_requests import FINE, NOT_MINE, REFUSAL, request
 from components.data.pretraining import copied_digits
 
@@ -47,13 +47,13 @@ def copied(rng: random.Random) -> str:
 
 
 def errand_line(rng: random.Random) -> str:
-    """``get put : copy red to blue>get red=17>put blue 17=ok>answer done``.
+    """``get put : copy red into blue>get red=17>put blue 17=ok>answer done``.
 
     Signs stand where the tags of a call will, so that words follow them without a space here as there.
     """
     while True:
         steps = rng.choices(range(1, len(_STEPS) + 1), _STEPS)[0]
-        errand = rng.choice(list(FAMILIES.values()))(rng, steps)
+        errand = FAMILIES[rng.choices(list(TAUGHT), list(TAUGHT.values()))[0]](rng, steps)
         if not held_out(errand.instruction):
             break
     tools = " ".join(offer(rng, errand.needs, rng.random() < 0.5))
