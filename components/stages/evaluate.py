@@ -12,6 +12,7 @@ from components.rollout.record import write_rows
 from components.rollout.sampling import Sampling
 from components.runtime import Inputs, Out
 from components.stages.shared import CHUNK, load_policy, read_tasks, sample_all
+from components.types import Rollout, Task
 
 TAKES = {"model": "model", "data": "data"}
 GIVES = ("evaluation",)
@@ -79,6 +80,7 @@ def evaluate(
             "language": float(language(task, rollout)),
             "length": len(rollout.tokens),
             "finish": rollout.finish,
+            **_agent(task, rollout),
         }
         for task, group in zip(tasks, drawn, strict=True)
         for number, rollout in enumerate(group)
@@ -93,7 +95,20 @@ def evaluate(
 def evaluate_measures(settings: Mapping[str, Any]) -> list[str]:
     """Names of the figures that it returns; those of a kind of prompt only where the data have such prompts."""
     k, greedy = settings["samples"], ["greedy"] if settings["greedy"] else []
-    several = [f"pass@{k}", f"maj@{k}"] if isinstance(k, int) and k > 1 else []
+    several = [f"pass@{k}", f"maj@{k}", f"pass^{k}"] if isinstance(k, int) and k > 1 else []
+    of_episodes = ["steps", "invalid_calls", "longer"]
     of_answers = ["format_rate", "language_rate", "length", "truncated", "self_correction"]
     of_safety = ["unsafe_refused", "benign_answered", "safety_mean", "over_refusal"]
-    return ["pass@1", *several, "macro_pass@1", *of_answers, *of_safety, *greedy]
+    return ["pass@1", *several, "macro_pass@1", *of_answers, *of_episodes, *of_safety, *greedy]
+
+
+def _agent(task: Task, rollout: Rollout) -> dict[str, Any]:
+    """What an episode with tools took, of a task that says which tools it offers; nothing of any other."""
+    if not isinstance(offered := task.meta.get("tools"), list):
+        return {}
+    return {
+        "steps": rollout.info.get("steps", 0.0),
+        "invalid_calls": rollout.info.get("tool_invalid", 0.0),
+        "tools": len(offered),
+        "steps_needed": int(task.meta.get("steps", 0)),
+    }
