@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -49,6 +51,20 @@ def agrees(decoder: Any, loops: Any) -> bool:
     return False
 
 
+@dataclass(eq=False)
+class HeldRow:
+    """A row out of the batch. Its pages stay its own for as long as this lives.
+
+    Attributes:
+        pages: of the prompt, then the row's own. shared, prompt, own: see `attend`.
+    """
+
+    pages: np.ndarray
+    shared: int
+    prompt: int
+    own: int
+
+
 class PagedCache(LeanCache):
     """`Cache` of a `LeanDecoder` on CPU in float32. Logits of a step are overwritten by the next one."""
 
@@ -64,23 +80,39 @@ class PagedCache(LeanCache):
         self._room: dict[str, Tensor] = {}
         self._heads_room = np.zeros((self._heads // self._kv + 2, self._padded), np.float32)
         self._scores = np.zeros((0, 0), np.float32)
+        self._held: WeakSet[HeldRow] = WeakSet()
 
-    def rebuild(self, keep: Tensor, prompts: Sequence[Sequence[int]], copies: Sequence[int]) -> None:
+    def take(self, row: int) -> Any:
+        """See `Cache`. Nothing is copied; what the row's place in the batch still computes goes to places after its own."""
+        shared, own = int(self._shared[row]), int(self._own[row])
+        pages = self._table[row, : shared + -(-own // self._loops.PAGE)].copy()
+        held = HeldRow(pages, shared, int(self._prompt[row]), own)
+        self._held.add(held)
+        return held
+
+    def rebuild(
+        self,
+        keep: Tensor,
+        prompts: Sequence[Sequence[int]],
+        copies: Sequence[int],
+        blocks: Sequence[Any] = (),
+    ) -> None:
         """See `Cache.rebuild`."""
         rows = keep.numpy()
         repeats = np.asarray(copies, np.int64)
         lengths = np.array([len(p) for p in prompts], np.int64)
         needed = -(-lengths // self._loops.PAGE)
-        table, self._shared = self._table[rows], np.concatenate([self._shared[rows], needed.repeat(repeats)])
-        own = self._own[rows]
-        self._table = table
-        self._release(self._shared[: len(rows)] + -(-own // self._loops.PAGE))
+        self._table = self._table[rows]
+        self._put_back(rows, blocks)
+        own = self._own
+        self._shared = np.concatenate([self._shared, needed.repeat(repeats)])
+        self._release(self._shared[: len(own)] + -(-own // self._loops.PAGE))
         self._widen(int(needed.max(initial=0)))
         added = np.zeros((len(prompts), self._table.shape[1]), np.int32)
         for i, count in enumerate(needed):
             added[i, :count] = self._take(int(count))
         self._table = np.concatenate([self._table, added.repeat(repeats, 0)])
-        self._prompt = np.concatenate([self._prompt[rows], lengths.repeat(repeats)])
+        self._prompt = np.concatenate([self._prompt, lengths.repeat(repeats)])
         self._own = np.concatenate([own, np.zeros(int(repeats.sum()), np.int64)])
         if lengths.any():
             places = np.arange(len(prompts))
@@ -151,10 +183,24 @@ class PagedCache(LeanCache):
             np.zeros((pages, self._kv, page, self._padded), np.float32),
         )
 
+    def _put_back(self, rows: np.ndarray, blocks: Sequence[HeldRow]) -> None:
+        """The rows that are kept, then those that were taken out, without their pages' being copied."""
+        self._widen(max((len(block.pages) for block in blocks), default=0))
+        back = np.zeros((len(blocks), self._table.shape[1]), np.int32)
+        for i, block in enumerate(blocks):
+            back[i, : len(block.pages)] = block.pages
+            self._held.discard(block)
+        self._table = np.concatenate([self._table, back])
+        for name in ("shared", "prompt", "own"):
+            column = np.array([getattr(block, name) for block in blocks], np.int64)
+            setattr(self, f"_{name}", np.concatenate([getattr(self, f"_{name}")[rows], column]))
+
     def _release(self, used: np.ndarray) -> None:
-        """Make every page free that is not among the first ``used`` ones of a row."""
+        """Make every page free that is not among the first ``used`` ones of a row, nor held by one that was taken."""
         free = np.ones(len(self._pages[0][0]), bool)
         free[self._table[np.arange(self._table.shape[1]) < used[:, None]]] = False
+        for held in self._held:
+            free[held.pages] = False
         self._free = free.nonzero()[0]
 
     def _take(self, count: int) -> np.ndarray:

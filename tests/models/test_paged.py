@@ -106,3 +106,33 @@ def test_loops_whose_logits_differ_are_left_alone_and_one_line_says_so(tiny_caus
     from components.compiled import kernels
 
     assert agrees(decoder, kernels())
+
+
+def test_rows_taken_out_and_put_back_give_the_same_bits_and_their_pages_come_free(tiny_causal_lm):
+    decoder = make_decoder(tiny_causal_lm("Llama"))
+    prompts, forced = [[i + 1] * (5 + 7 * i) for i in range(4)], tokens(32, 44)
+    lengths = torch.tensor([len(p) for p in prompts for _ in range(8)])
+    whole = stepped(decoder.new_cache(), prompts, [8] * 4, forced)
+    cache = decoder.new_cache()
+    stepped(cache, prompts, [8] * 4, forced[:, :19])
+    out = [3, 4, 17, 30]
+    with torch.inference_mode():
+        held = [cache.take(row) for row in out]
+        for t in range(19, 22):  # they are in the batch a little longer, and fed what nobody asks for
+            cache.step(torch.full((32,), 9), lengths + t)
+        cache.rebuild(NONE, [[7] * 40, [8] * 3], [8, 8])  # others take what is free
+        for t in range(30):
+            cache.step(torch.full((16,), 9), torch.tensor([40] * 8 + [3] * 8) + t)
+        cache.rebuild(torch.tensor([0, 9]), [[2] * 20], [2], held)
+        del held
+        beside = torch.tensor([70, 33])
+        for t in range(19, 44):
+            fed = torch.cat([torch.tensor([9, 9]), forced[out, t], torch.tensor([5, 5])])
+            places = torch.cat([beside + t - 19, lengths[out] + t, torch.tensor([20, 20]) + t - 19])
+            assert torch.equal(cache.step(fed, places)[2:6], whole[t, out])
+        taken = cache.take(2)
+        cache.rebuild(NONE, [], [])
+        assert len(cache._free) < len(cache._pages[0][0])
+        del taken
+        cache.rebuild(NONE, [], [])
+    assert len(cache._free) == len(cache._pages[0][0])

@@ -26,6 +26,20 @@ def tokenizer():
     return wrapped
 
 
+@pytest.fixture(params=["compiled", "plain"])
+def either_way_of_decoding(request, monkeypatch):
+    """In compiled loops, and as where Numba is missing."""
+    threads = torch.get_num_threads()
+    if request.param == "compiled":
+        pytest.importorskip("numba")
+        torch.set_num_threads(1)
+    else:
+        monkeypatch.setattr("components.models.paged.kernels", lambda: None)
+        monkeypatch.setattr("components.rollout.sampling.kernels", lambda: None)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="session")
 def decoder(tokenizer):
     return small_decoder("Llama", len(tokenizer))

@@ -21,18 +21,7 @@ FAMILIES = {
 }
 
 
-@pytest.fixture(autouse=True, params=["compiled", "plain"])
-def _loops(request, monkeypatch):
-    """Both ways of decoding: in compiled loops, and where Numba is missing."""
-    threads = torch.get_num_threads()
-    if request.param == "compiled":
-        pytest.importorskip("numba")
-        torch.set_num_threads(1)
-    else:
-        monkeypatch.setattr("components.models.paged.kernels", lambda: None)
-        monkeypatch.setattr("components.rollout.sampling.kernels", lambda: None)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("either_way_of_decoding")
 
 
 def two_hundred(vocabulary, count=200, longest=16):

@@ -16,6 +16,8 @@ from components.rollout.sampling import Sampling
 from components.rollout.spans import turns
 from components.rollout.torch_engine import TorchEngine
 
+pytestmark = pytest.mark.usefixtures("either_way_of_decoding")
+
 
 @pytest.fixture(scope="module")
 def talkative(tokenizer, make_small_decoder):
