@@ -83,7 +83,7 @@ class PagedCache(LeanCache):
         self._held: WeakSet[HeldRow] = WeakSet()
 
     def take(self, row: int) -> Any:
-        """See `Cache`. Nothing is copied; what the row's place in the batch still computes goes to places after its own."""
+        """See `Cache`. Nothing is copied: what the row's place in the batch still computes goes behind its own."""
         shared, own = int(self._shared[row]), int(self._own[row])
         pages = self._table[row, : shared + -(-own // self._loops.PAGE)].copy()
         held = HeldRow(pages, shared, int(self._prompt[row]), own)
