@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import unicodedata
 import zlib
 from collections import Counter, defaultdict
@@ -27,6 +28,7 @@ _SPECIAL = (
     "<s>",
     "</s>",
 )
+_WORLDS = ("store", "database", "files", "documents", "python")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +88,7 @@ class Cleaning:
         ordered: list[tuple[str, Task]] = []
         for split in SPLITS:
             for task in tasks.get(split, []):
-                key = " ".join(words_of(task.messages))
+                key = " ".join([*words_of(task.messages), *_world(task)])
                 if len(task.prompt) > self.max_prompt_chars:
                     dropped["too_long"][split] += 1
                 elif key in seen:
@@ -174,6 +176,11 @@ def near_duplicates(texts: Sequence[list[str]], *, threshold: float, min_words: 
         if len(a & b) >= threshold * len(a | b):
             again.add(second)
     return again
+
+
+def _world(task: Task) -> list[str]:
+    """What an agent's episode begins with: the same instruction in another world is another task."""
+    return [json.dumps(task.meta[name], sort_keys=True) for name in _WORLDS if name in task.meta]
 
 
 def _grams(text: list[str], n: int) -> Iterable[tuple[str, ...]]:

@@ -23,6 +23,22 @@ def pass_at_k(n: int, c: int, k: int) -> float:
     return 1.0 - math.comb(n - c, k) / math.comb(n, k)
 
 
+def pass_hat_k(n: int, c: int, k: int) -> float:
+    """Chance that all of k samples drawn without replacement from n, c of them right, are right: C(c, k) / C(n, k).
+
+    Unbiased for the chance that k fresh samples all are: how far one can rely on it, where `pass_at_k` says what it
+    can do at all.
+
+    Raises:
+        ValueError: not 0 ≤ c ≤ n, or not 1 ≤ k ≤ n.
+
+    Source: pass^k of arXiv:2406.12045 §3.
+    """
+    if not 0 <= c <= n or not 1 <= k <= n:
+        raise ValueError(f"pass^k needs 0 <= c <= n and 1 <= k <= n, got n={n}, c={c}, k={k}")
+    return math.comb(c, k) / math.comb(n, k)
+
+
 def majority(answers: Sequence[str | None], correct: Sequence[float]) -> float:
     """Score of the most frequent answer; tied answers share the vote, so that order cannot decide.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from components.evaluation.behaviours import has_marker, length_slope
 from components.evaluation.intervals import Estimate, holm, macro_estimate, mean_estimate, paired_change, share_estimate
-from components.evaluation.metrics import final_answer, majority, pass_at_k
+from components.evaluation.metrics import final_answer, majority, pass_at_k, pass_hat_k
 from components.evaluation.safety import is_benign, is_unsafe, refused
 
 Row = Mapping[str, Any]
@@ -20,8 +20,22 @@ def _any(row: Row) -> bool:
     return True
 
 
+def _longer(row: Row) -> bool:
+    """Whether the task needs more steps than any that was trained on: it is told apart from the others."""
+    return row.get("held_out") == "longer"
+
+
 def _reasoning(row: Row) -> bool:
-    return row["kind"] == "reasoning"
+    return row["kind"] == "reasoning" and not _longer(row)
+
+
+def _episode(row: Row) -> bool:
+    """Whether the row is an episode with tools (see `summarise`)."""
+    return row.get("steps") is not None
+
+
+def _agent(row: Row) -> bool:
+    return _reasoning(row) and _episode(row)
 
 
 @dataclass(frozen=True)
@@ -74,6 +88,10 @@ def _pass_at(k: int) -> Callable[[Prompt], float]:
     return lambda prompt: pass_at_k(len(prompt), _right(prompt), k)
 
 
+def _pass_hat(k: int) -> Callable[[Prompt], float]:
+    return lambda prompt: pass_hat_k(len(prompt), _right(prompt), k)
+
+
 def _majority(prompt: Prompt) -> float:
     return majority([_answer(row) for row in prompt], [float(is_right(row)) for row in prompt])
 
@@ -91,6 +109,10 @@ def metrics_for(k: int) -> list[Metric]:
         Metric("length", _mean("length"), _reasoning, share=False, better=0),
         Metric("truncated", _rate(lambda row: row["finish"] == "length"), better=-1),
         Metric("self_correction", _rate(lambda row: has_marker(row["response"])), _reasoning, better=0),
+        *([Metric(f"pass^{k}", _pass_hat(k), _agent)] if k > 1 else []),
+        Metric("steps", _mean("steps"), _agent, share=False, better=-1),
+        Metric("invalid_calls", _mean("invalid_calls"), _agent, share=False, better=-1),
+        Metric("longer", correct, _longer),
         Metric("unsafe_refused", correct, is_unsafe),
         Metric("benign_answered", correct, is_benign),
         Metric(
@@ -107,8 +129,14 @@ _GREEDY = Metric("greedy", _rate(is_right), _reasoning)
 
 
 def _cell_metrics(k: int) -> list[Metric]:
-    several = [Metric(f"pass@{k}", _pass_at(k))] if k > 1 else []
-    return [Metric("correct", _rate(is_right)), *several, Metric("length", _mean("length"), share=False, better=0)]
+    several = [Metric(f"pass@{k}", _pass_at(k)), Metric(f"pass^{k}", _pass_hat(k), _episode)] if k > 1 else []
+    return [
+        Metric("correct", _rate(is_right)),
+        *several,
+        Metric("length", _mean("length"), share=False, better=0),
+        Metric("steps", _mean("steps"), _episode, share=False, better=-1),
+        Metric("invalid_calls", _mean("invalid_calls"), _episode, share=False, better=-1),
+    ]
 
 
 def _prompts(rows: Iterable[Row], greedy: bool = False) -> dict[str, list[Row]]:
@@ -155,10 +183,12 @@ def summarise(rows: Iterable[Row]) -> dict[str, Any]:
         rows: one per sample: task_id, family, level, kind, response, correct, format_ok, language, length (tokens),
             finish. ``sample`` -1 marks a greedy answer, which enters only the metric "greedy". Optional: verifier (else
             the family tells unsafe and benign requests), answer (else the text in the answer tags), refused (else
-            recognised by its wording).
+            recognised by its wording). Episodes with tools have steps, invalid_calls, tools (how many are offered) and
+            steps_needed; ``held_out`` "longer" marks tasks of more steps than were trained on, which have a figure of
+            their own and enter no other.
 
     Returns:
-        ``metrics`` name → {value, low, high, n}; ``by_family``, ``by_level`` (reasoning only), ``by_cell``
+        ``metrics`` name → {value, low, high, n}; of episodes also ``by_tools`` and ``by_steps``; ``by_family``, ``by_level`` (reasoning only), ``by_cell``
         ("family/level") and ``by_split`` ("family/split", where rows have a split), each name → {correct, pass@k,
         length → {value, low, high, n}}; ``length_slope``, tokens per level; ``prompts`` and ``samples`` per prompt.
         Every estimate's n counts prompts. A metric that no row is about is absent.
@@ -180,6 +210,10 @@ def summarise(rows: Iterable[Row]) -> dict[str, Any]:
             split["by_split"].setdefault(f"{row['family']}/{row['split']}", {})[task] = prompt
         if _reasoning(row):
             split["by_level"].setdefault(str(row["level"]), {})[task] = prompt
+        if _agent(row):
+            split.setdefault("by_tools", {}).setdefault(str(row["tools"]), {})[task] = prompt
+        if row.get("steps_needed") and row["kind"] == "reasoning":
+            split.setdefault("by_steps", {}).setdefault(str(row["steps_needed"]), {})[task] = prompt
     parts = {
         name: {cell: _estimates(inside, _cell_metrics(k)) for cell, inside in sorted(cells.items())}
         for name, cells in split.items()

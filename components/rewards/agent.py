@@ -75,6 +75,21 @@ class Completion:
         return min(answer, 1.0 if met == count else self.partial * met / count)
 
 
+class Success:
+    """1 if the task is completed in full (see `Completion`), else 0: what an agent's stages count as right.
+
+    Args:
+        accuracy: as of `Completion`.
+    """
+
+    def __init__(self, *, accuracy: Any) -> None:
+        self._completion = Completion(accuracy=accuracy, partial=0.0)
+
+    def __call__(self, task: Task, rollout: Rollout) -> float:
+        value = self._completion.batch([(task, rollout)])[0]
+        return float((value.total if isinstance(value, Score) else value) >= 1)
+
+
 def tool_accuracy(task: Task, rollout: Rollout, *, nothing: float = 1.0) -> float:
     """Valid calls / calls; a call beyond the episode's limit is not valid.
 

@@ -12,6 +12,7 @@ from components.rollout.record import write_rows
 from components.rollout.sampling import Sampling
 from components.runtime import Inputs, Out
 from components.stages.shared import CHUNK, load_policy, read_tasks, sample_all
+from components.types import Rollout, Task
 
 TAKES = {"model": "model", "data": "data"}
 GIVES = ("evaluation",)
@@ -79,6 +80,7 @@ def evaluate(
             "language": float(language(task, rollout)),
             "length": len(rollout.tokens),
             "finish": rollout.finish,
+            **_agent(task, rollout),
         }
         for task, group in zip(tasks, drawn, strict=True)
         for number, rollout in enumerate(group)
@@ -88,3 +90,15 @@ def evaluate(
         write_rows(out.path / "answers.parquet", answers)
         write_json(out.path / "summary.json", summary)
     return {name: entry["value"] for name, entry in summary["metrics"].items() if entry["value"] is not None}
+
+
+def _agent(task: Task, rollout: Rollout) -> dict[str, Any]:
+    """What an episode with tools took, of a task that says which tools it offers; nothing of any other."""
+    if not isinstance(offered := task.meta.get("tools"), list):
+        return {}
+    return {
+        "steps": rollout.info.get("steps", 0.0),
+        "invalid_calls": rollout.info.get("tool_invalid", 0.0),
+        "tools": len(offered),
+        "steps_needed": int(task.meta.get("steps", 0)),
+    }

@@ -31,6 +31,7 @@ def reject(
     temperature: float = 1.0,
     per_prompt: int = 2,
     per_cell: float = 2.0,
+    longest: float | None = None,
     checkpoint_every: int = CHUNK,
 ) -> dict[str, float]:
     """Sample fresh prompts; write ``kept.jsonl`` (token-exact examples) and ``counts.json`` (why the rest was dropped).
@@ -39,6 +40,8 @@ def reject(
     at most ``per_prompt`` a prompt, and at most ``per_cell`` times the mean a family and level.
 
     Args:
+        longest: right samples of more tokens than this times the shortest right one of their prompt are dropped, and
+            the shorter ones are taken first; None keeps all lengths. For agents: what succeeds without a detour.
         checkpoint_every: prompts that are sampled before their samples are kept; a crash loses no more.
     """
     policy = load_policy(inputs, engine)
@@ -50,7 +53,8 @@ def reject(
     reasons: Counter[str] = Counter()
     kept: list[tuple[Task, Rollout]] = []
     for task, group in zip(tasks, rollouts, strict=True):
-        kept += [(task, rollout) for rollout in _readable(task, group, accuracy, language, reasons)[:per_prompt]]
+        good = _short(_readable(task, group, accuracy, language, reasons), longest, reasons)
+        kept += [(task, rollout) for rollout in good[:per_prompt]]
     balanced = _balance(kept, per_cell, reasons)
     if out.peers.is_main:
         write_jsonl(out.path / "kept.jsonl", [_example(task, rollout).to_json() for task, rollout in balanced])
@@ -84,6 +88,16 @@ def _readable(
         else:
             found[rollout.tokens] = rollout
     return list(found.values())
+
+
+def _short(rollouts: list[Rollout], longest: float | None, reasons: Counter[str]) -> list[Rollout]:
+    """Those not much longer than the shortest, shorter ones first."""
+    if longest is None or not rollouts:
+        return rollouts
+    ordered = sorted(rollouts, key=lambda rollout: len(rollout.tokens))
+    short = [rollout for rollout in ordered if len(rollout.tokens) <= longest * len(ordered[0].tokens)]
+    reasons["longer than need be"] += len(ordered) - len(short)
+    return short
 
 
 def _balance(kept: list[tuple[Task, Rollout]], per_cell: float, reasons: Counter[str]) -> list[tuple[Task, Rollout]]:

@@ -13,6 +13,10 @@ _COLUMNS = (
     ("pass@", "pass@{k}"),
     ("format_rate", "format"),
     ("length", "tokens"),
+    ("pass^", "pass^{k}"),
+    ("steps", "steps"),
+    ("invalid_calls", "invalid\ncalls"),
+    ("longer", "one step\nmore"),
     ("unsafe_refused", "unsafe\nrefused"),
     ("benign_answered", "benign\nanswered"),
 )
@@ -32,7 +36,7 @@ def console_table(summary: Mapping[str, Any]) -> Table:
     )
     table.add_column("stage", style="bold")
     for name, title in present:
-        table.add_column(title.format(k=name.partition("@")[2]), justify="right", no_wrap=True)
+        table.add_column(title.format(k=name[5:]), justify="right", no_wrap=True)
     for stage in stages:
         changes = stage.get("changes") or {}
         table.add_row(str(stage["name"]), *(_cell(stage["metrics"].get(n), changes.get(n), n) for n, _ in present))
@@ -44,23 +48,24 @@ def console_table(summary: Mapping[str, Any]) -> Table:
 
 
 def _resolve(key: str, stages: Sequence[Mapping[str, Any]]) -> str | None:
-    """The metric a column shows: itself, or the largest k of pass@k."""
+    """The metric a column shows: itself, or the largest k of pass@k or pass^k."""
     names = {name for stage in stages for name in stage["metrics"]}
-    if key != "pass@":
+    if key not in ("pass@", "pass^"):
         return key if key in names else None
-    several = [name for name in names if name.startswith("pass@") and name != "pass@1"]
-    return max(several, key=lambda name: int(name.partition("@")[2]), default=None)
+    several = [name for name in names if name.startswith(key) and name != "pass@1"]
+    return max(several, key=lambda name: int(name.removeprefix(key)), default=None)
 
 
 def _cell(estimate: Mapping[str, float] | None, change: Mapping[str, Any] | None, name: str) -> Text:
     if estimate is None:
         return Text("–", style="dim")
-    scale, digits = (1, 1) if name == "length" else (100, 1)
+    scale, digits = {"length": (1, 1), "steps": (1, 2), "invalid_calls": (1, 2)}.get(name, (100, 1))
     text = Text(f"{scale * estimate['value']:.{digits}f}")
     verdict = (change or {}).get("verdict", "same")
     if change is not None and verdict != "same":
         stars = "*" * sum(change["p_holm"] < level for level in (0.05, 0.01, 0.001))
         colour = {"better": "green", "worse": "red"}.get(verdict, "yellow")
         text.append(f" {'▲' if change['effect'] > 0 else '▼'}{stars}", style=colour)
-    text.append(f"\n{scale * estimate['low']:.0f}–{scale * estimate['high']:.0f}", style="dim")
+    digits = digits if digits > 1 else 0
+    text.append(f"\n{scale * estimate['low']:.{digits}f}–{scale * estimate['high']:.{digits}f}", style="dim")
     return text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-_WHOLE = ("length",)
+_WHOLE = ("length", "steps", "invalid_calls")
 _METRICS = "Means over seeds with 95 % intervals (Student's t); over prompts where there is one seed (marked °)."
 _TESTS = "Paired by seed (Student's t), over prompts where there is one seed (°); p by Holm over all tests shown."
 _OBJECTIVE = "Means over seeds with 95 % intervals (Student's t), the best first."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal, Protocol
 
 from components.environments.tool_loop import ToolError
@@ -59,12 +60,12 @@ class Here:
         self._tools: dict[str, tuple[Tool, Callable[..., Any]]] = {}
         for entry in tools:
             if not hasattr(entry, "open"):
-                tool = Tool.of(entry)
+                tool = _tool(entry)
                 self._tools[tool.name] = (tool, entry)
                 continue
             session = self._sessions[entry.name] = entry.open(task)
             for function in entry.tools:
-                tool = Tool.of(function, method=True)
+                tool = _tool(function, method=True)
                 self._tools[tool.name] = (tool, getattr(session, function.__name__))
         allowed = offered(task)
         if allowed is not None:
@@ -146,6 +147,12 @@ def listed(tools: Sequence[Any]) -> list[Tool]:
 def offered(task: Task | None) -> Sequence[str] | None:
     """Names of the tools that a task offers; None for all."""
     return None if task is None else task.meta.get("tools")
+
+
+@lru_cache(maxsize=256)
+def _tool(function: Callable[..., Any], method: bool = False) -> Tool:
+    """`Tool.of`, once: an episode lasts milliseconds, and so does making a schema."""
+    return Tool.of(function, method=method)
 
 
 def _text(value: Any) -> str:

@@ -17,13 +17,13 @@ Stages = Sequence[Mapping[str, Any]]
 
 
 def columns(stages: Stages, wanted: Sequence[str]) -> list[str]:
-    """Metrics that some stage has; a name that ends in @ stands for the largest k."""
+    """Metrics that some stage has; a name that ends in @ or ^ stands for the largest k."""
     names = {name for stage in stages for name in stage["metrics"]}
     found = []
     for want in wanted:
-        if want.endswith("@"):
+        if want[-1] in "@^":
             several = [n for n in names if n.startswith(want) and n != "pass@1"]
-            found += sorted(several, key=lambda n: int(n.partition("@")[2]))[-1:]
+            found += sorted(several, key=lambda n: int(n.removeprefix(want)))[-1:]
         elif want in names:
             found.append(want)
     return found
@@ -75,6 +75,22 @@ def level_charts(stages: Stages, metric: str, *, share: bool) -> list[Markup]:
             lines.append(_over([(x, e) for x, e in found if e is not None], stage["name"], i % 8))
         charts.append(line_chart(lines, title=entry["family"], share=share, x_label="level"))
     return charts
+
+
+def episodes(stages: Stages) -> list[dict[str, Any]]:
+    """Of agents: two tables, by tools offered and by steps needed; a row per stage and figure, one cell per number."""
+    tables = []
+    for part, title in (("by_tools", "tools offered"), ("by_steps", "steps needed")):
+        numbers = sorted({n for stage in stages for n in stage.get(part, {})}, key=int)
+        rows = []
+        for stage in stages:
+            found = [stage.get(part, {}).get(number, {}) for number in numbers]
+            names = [n for cell in found for n in cell if n in ("correct", "steps", "invalid_calls") or "pass^" in n]
+            for name in dict.fromkeys(names):
+                rows.append({"stage": stage["name"], "figure": name, "cells": [cell.get(name) for cell in found]})
+        if rows:
+            tables.append({"title": title, "numbers": numbers, "rows": rows})
+    return tables
 
 
 def _over(points: Sequence[tuple[float, Mapping[str, float]]], name: str, colour: int) -> Series:

@@ -21,7 +21,11 @@ LABELS = {
     "safety_mean": "mean of both",
     "over_refusal": "over-refusal",
     "self_correction": "self-correction",
+    "invalid_calls": "invalid calls an episode",
+    "steps": "steps an episode",
+    "longer": "one step more than trained",
 }
+COUNTS = ("length", "steps", "invalid_calls")  # figures that are no shares
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,7 @@ def make_notes(stages: Sequence[Mapping[str, Any]], sources: Sources, on_lift: S
         notes += _safety(stages[-1])
         notes += _families(stages)
         notes += _thinking(stages[-1])
+        notes += _episodes(stages)
     notes += _signal(sources)
     notes += _data(sources)
     if stages:
@@ -63,6 +68,10 @@ def make_notes(stages: Sequence[Mapping[str, Any]], sources: Sources, on_lift: S
 def points(change: Mapping[str, float]) -> str:
     """ "+12.3 points [+8.1, +16.5]"."""
     return f"{100 * change['effect']:+.1f} points {_range(change, 100)}"
+
+
+def _told(name: str, change: Mapping[str, float]) -> str:
+    return f"{change['effect']:+.2f} {_range(change)}" if name in COUNTS else points(change)
 
 
 def _range(change: Mapping[str, float], scale: float = 1) -> str:
@@ -114,7 +123,7 @@ def _effect(stage: Mapping[str, Any]) -> Iterator[Note]:
         if c["verdict"] == "worse" and not m.startswith(("pass@", "maj@", "macro", "greedy"))
     ]
     if paid:
-        listed = "; ".join(f"{LABELS.get(m, m)} {points(changes[m])}" for m in paid)
+        listed = "; ".join(f"{LABELS.get(m, m)} {_told(m, changes[m])}" for m in paid)
         yield Note("warn", f"{name} paid elsewhere", f"Worse than {stage['against']}: {listed}.")
 
 
@@ -167,6 +176,29 @@ def _thinking(last: Mapping[str, Any]) -> Iterator[Note]:
     if cut and cut["value"] > 0.05:
         text = f"{percent(cut)} of the answers hit the token limit and count as wrong. Fix: a larger max_new_tokens."
         yield Note("warn", "Answers are cut off", text)
+
+
+def _episodes(stages: Sequence[Mapping[str, Any]]) -> Iterator[Note]:
+    """Of agents: how far one can rely on the last model, and what it does with one step more than it was trained on."""
+    last = stages[-1]
+    reliable = next((e for name, e in last["metrics"].items() if name.startswith("pass^")), None)
+    several = next((e for n, e in last["metrics"].items() if n.startswith("pass@") and n != "pass@1"), None)
+    if reliable and several:
+        k = last["samples"]
+        text = (
+            f"After {last['name']} {percent(several)} of the tasks are done in one of {k} tries, {percent(reliable)} in "
+            f"all {k} of them."
+        )
+        yield Note("info" if reliable["value"] > 0.5 * several["value"] else "warn", "How far to rely on it", text)
+    longer, trained = last["metrics"].get("longer"), last["metrics"].get("pass@1")
+    if longer and trained:
+        kept = longer["value"] >= 0.5 * trained["value"]
+        text = (
+            f"{percent(longer)} of the tasks that need one step more than any it was trained on, {percent(trained)} of "
+            f"the others, after {last['name']}."
+        )
+        title = "It carries on to longer tasks" if kept else "It does not carry on to longer tasks"
+        yield Note("good" if kept else "warn", title, text)
 
 
 def _signal(sources: Sources) -> Iterator[Note]:

@@ -14,14 +14,17 @@ from markupsafe import Markup
 from components.evaluation.doctor.finding import Finding
 from components.evaluation.page.cost import cost_of
 from components.evaluation.page.curves import loss_charts, rl_charts
-from components.evaluation.page.figures import columns, families, level_charts, markers, safety_plane, tested
+from components.evaluation.page.figures import columns, episodes, families, level_charts, markers, safety_plane, tested
 from components.evaluation.page.lift_view import lift_section
-from components.evaluation.page.notes import LABELS, Note
+from components.evaluation.page.notes import COUNTS, LABELS, Note
 from components.evaluation.page.ran import counted, origin, pipeline, tiles, took
 from components.evaluation.page.sources import Sources
 
 _HERE = Path(__file__).parent
-_HEADLINE = ("pass@1", "pass@", "maj@", "format_rate", "language_rate", "length", "unsafe_refused", "benign_answered")
+_HEADLINE = (
+    *("pass@1", "pass@", "pass^", "maj@", "format_rate", "language_rate", "length", "steps", "invalid_calls", "longer"),
+    *("unsafe_refused", "benign_answered"),
+)
 _SAFETY = ("unsafe_refused", "benign_answered", "safety_mean", "over_refusal")
 
 
@@ -65,6 +68,7 @@ def render(
         family_charts=level_charts(stages, "correct", share=True),
         length_charts=level_charts(stages, "length", share=False),
         markers=markers(sources.evaluations),
+        episodes=episodes(stages),
         safety_plane=safety_plane(stages),
         rl=rl_charts(sources),
         losses=loss_charts(sources),
@@ -79,6 +83,7 @@ def fill(template: str, scripts: Sequence[str] = ("page.js", "explorer.js"), **v
         loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"percent": _percent, "points": _points, "took": took, "counted": counted, "chance": _chance}
+    environment.globals["counts"] = COUNTS
     script = "\n".join((_HERE / name).read_text(encoding="utf-8") for name in scripts)
     return environment.get_template(template).render(
         style=Markup((_HERE / "page.css").read_text(encoding="utf-8")),
