@@ -38,7 +38,8 @@ class Refusal:
 def task_row(environment: Environment) -> dict[str, Any]:
     """A row of ``tasks.jsonl``; its level is the number of steps that change something beyond the first."""
     name = hashlib.sha256(json.dumps([environment.instruction, environment.world], sort_keys=True).encode()).hexdigest()
-    meta = {**environment.world, "tools": list(environment.tools), "check": environment.check, **environment.meta}
+    steps = len(environment.effective)
+    meta = {**environment.world, "tools": list(environment.tools), "check": environment.check, "steps": steps}
     if environment.pass_rate is not None:
         meta["pass_rate"] = environment.pass_rate
     return {

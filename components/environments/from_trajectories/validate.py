@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -46,7 +46,6 @@ class Environment:
     changed: tuple[str, ...]
     broken: int
     pass_rate: float | None = None
-    meta: Mapping[str, Any] = field(default_factory=dict)
 
 
 def validate(transcript: Transcript, *, judge: Judge, shell: Shell | None, replays: int = 3) -> Environment:
