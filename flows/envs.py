@@ -38,21 +38,26 @@ def define(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", choices=("build", "check", "ls", "record"), help="see below")
     parser.add_argument("path", nargs="?", type=Path, metavar="TRANSCRIPTS|FOLDER", help="a file or folder")
     parser.add_argument("--to", type=Path, metavar="FOLDER", help="build, record: where to write")
-    parser.add_argument("--format", default="auto", metavar="FORM", help="auto, transcripts, messages, rollouts or shell")
+    parser.add_argument("--format", default="auto", metavar="FORM", help=_FORMS)
     parser.add_argument("--tasks", type=Path, metavar="FILE", help="tasks of rollouts: a tasks/SPLIT.jsonl")
     parser.add_argument("--replays", type=int, default=3, metavar="N", help="of each solution (default 3)")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="replays side by side (default 2)")
     parser.add_argument("--replace", action="store_true", help="write over a folder of environments")
-    parser.add_argument("--model", type=Path, metavar="DIR", help="build: measure how often this policy solves each task")
-    parser.add_argument("--samples", type=int, default=8, metavar="N", help="episodes of each task for that (default 8)")
+    parser.add_argument("--model", type=Path, metavar="DIR", help=_MODEL)
+    parser.add_argument("--samples", type=int, default=8, metavar="N", help="episodes of each task (default 8)")
     parser.add_argument("--rates", type=float, nargs=2, default=(0.0, 1.0), metavar=("LOW", "HIGH"), help=_RATES)
     parser.add_argument("--seed", type=int, default=0, help="record, and of the policy's episodes")
     parser.add_argument("-n", type=int, default=60, metavar="N", help="record: how many (default 60)")
     parser.add_argument("--families", metavar="A,B", help="record: of these jobs only")
+    parser.add_argument("--no-look", action="store_true", help="record: experts that act without having looked")
+    parser.add_argument("--traces", type=float, default=1.0, metavar="SHARE", help=_TRACES)
     parser.add_argument("--set", nargs="*", default=[], metavar="key=value", help=_SET)
 
 
+_FORMS = "auto (default), transcripts, messages, rollouts or shell"
+_MODEL = "build: measure how often this policy, a model directory, solves each task"
 _RATES = "keep what the policy solves more often than LOW and less often than HIGH (default: sometimes, not always)"
+_TRACES = "build: share of the tasks whose solution stands beside them, for a cold start (default 1)"
 _SET = "settings of the policy's episodes: environment=agent, model.max_new_tokens=512"
 
 
@@ -60,10 +65,12 @@ def envs(options: argparse.Namespace, console: Any) -> int:
     """Run one of the four. Raises BadInput."""
     _check_numbers(options)
     if options.what == "record":
-        return _record(options, console)
+        from flows.envs_record import record_experts
+
+        return record_experts(options, console)
     if options.path is None:
         what = "the transcripts" if options.what == "build" else "the folder"
-        raise _bad("path", f"{options.what} needs {what}", f"r1flow envs {options.what} PATH")
+        raise bad("path", f"{options.what} needs {what}", f"r1flow envs {options.what} PATH")
     return {"build": _build, "check": _check, "ls": _ls}[options.what](options, console)
 
 
@@ -76,7 +83,7 @@ def _build(options: argparse.Namespace, console: Any) -> int:
     from components.rewards.state import reached
 
     if options.format not in FORMS:
-        raise _bad("--format", f"no such form (got {options.format!r})", f"one of {', '.join(FORMS)}")
+        raise bad("--format", f"no such form (got {options.format!r})", f"one of {', '.join(FORMS)}")
     folder = _free_folder(options)
     try:
         transcripts = read_transcripts(options.path, options.format, _tasks(options.tasks))
@@ -86,17 +93,19 @@ def _build(options: argparse.Namespace, console: Any) -> int:
             transcripts, judge=reached, shell=shell, replays=options.replays, jobs=options.jobs, progress=progress
         )
     except Unusable as error:
-        raise _said(error) from error
+        raise said(error) from error
     except Broken as error:
-        raise _bad("sandbox", str(error), "") from error
+        raise bad("sandbox", str(error), "") from error
     facts: dict[str, Any] = {"source": str(options.path), "replays": options.replays}
     if options.model is not None and built.environments:
         from flows.envs_rates import measured
 
         built, rates = measured(built, options, console)
         facts |= rates
-    report = write_folder(folder, built.environments, built.refused, facts)
-    console.print(f"{options.path}: {report['transcripts']} transcripts, {report['environments']} environments", markup=False)
+    report = write_folder(folder, built.environments, built.refused, facts, traces=options.traces)
+    console.print(
+        f"{options.path}: {report['transcripts']} transcripts, {report['environments']} environments", markup=False
+    )
     _print_reasons(report["rejected"], console)
     console.print(f"written to {folder}; `r1flow envs ls {folder}` lists them", markup=False)
     return 0 if built.environments else 1
@@ -118,7 +127,7 @@ def _check(options: argparse.Namespace, console: Any) -> int:
                 wrong += 1
                 console.print(f"{task.row['id']}: {problem}", markup=False)
     except Broken as error:
-        raise _bad("sandbox", str(error), "") from error
+        raise bad("sandbox", str(error), "") from error
     console.print(f"{options.path}: {len(kept) - wrong} of {len(kept)} tasks are as they should be", markup=False)
     return 1 if wrong else 0
 
@@ -133,44 +142,18 @@ def _ls(options: argparse.Namespace, console: Any) -> int:
         meta = task.row["meta"]
         rate = f"{meta['pass_rate']:.2f}" if "pass_rate" in meta else "-"
         conditions = str(sum(len(part.get("files", part)) for part in meta["check"].values()))
-        cells = (task.row["id"], str(task.row["level"]), str(len(task.actions)), conditions, rate, task.row["prompt"][:80])
+        cells = (
+            task.row["id"],
+            str(task.row["level"]),
+            str(len(task.actions)),
+            conditions,
+            rate,
+            task.row["prompt"][:80],
+        )
         table.add_row(*map(Text, cells))
     console.print(table)
     console.print(f"{report['environments']} environments of {report['transcripts']} transcripts", markup=False)
     _print_reasons(Counter(row["reason"] for row in refused), console)
-    return 0
-
-
-def _record(options: argparse.Namespace, console: Any) -> int:
-    from components.artifacts import write_jsonl
-    from components.data.jobs import RECORDED, jobs, record
-    from components.data.jobs_database import FAMILIES as DATABASE
-    from components.data.jobs_shell import FAMILIES as SHELL
-    from components.environments.from_trajectories.build import working_shell
-    from components.environments.tools.database import Database
-    from components.environments.tools.host import Broken
-    from components.environments.tools.shell import Shell
-    from components.types import Message, Task
-
-    known = {**{f"shell/{k}": v for k, v in SHELL.items()}, **{f"database/{k}": v for k, v in DATABASE.items()}}
-    wanted = (options.families or "shell,database").split(",")
-    chosen = {name: make for name, make in known.items() if any(name == w or name.startswith(f"{w}/") for w in wanted)}
-    form = "transcripts" if options.format == "auto" else options.format
-    if options.to is None or form not in RECORDED:
-        raise _bad("--to" if options.to is None else "--format", "is needed to record", "--to FILE, --format transcripts")
-    if not chosen:
-        raise _bad("--families", f"no such jobs (got {options.families!r})", f"some of shell, database, {', '.join(known)}")
-    rows = []
-    try:
-        shell = working_shell(Shell()) if any(name.startswith("shell") for name in chosen) else None
-        for i, job in enumerate(jobs(chosen, options.seed, options.n)):
-            toolset = shell if job.tool == "shell" and shell else Database()
-            session = toolset.open(Task(f"job-{i:04d}", (Message("user", "-"),), None, "state", meta=job.world))
-            rows.append(record(job, getattr(session, job.tool), form, name=f"job-{options.seed}-{i:04d}"))
-    except (Broken, ValueError) as error:
-        raise _said(error) from error
-    write_jsonl(options.to, rows)
-    console.print(f"{options.to}: {len(rows)} transcripts", markup=False)
     return 0
 
 
@@ -179,12 +162,12 @@ def _free_folder(options: argparse.Namespace) -> Path:
 
     folder = options.to
     if folder is None:
-        raise _bad("--to", "build needs a folder to write to", "--to FOLDER")
+        raise bad("--to", "build needs a folder to write to", "--to FOLDER")
     if folder.exists() and not folder.is_dir():
-        raise _bad("--to", f"{folder} is a file", "name a folder")
+        raise bad("--to", f"{folder} is a file", "name a folder")
     there = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     if there and (not options.replace or set(there) - set(FILES)):
-        raise _bad("--to", f"{folder} is not empty", "another folder, or --replace for one of environments")
+        raise bad("--to", f"{folder} is not empty", "another folder, or --replace for one of environments")
     return folder
 
 
@@ -194,7 +177,7 @@ def _tasks(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
     if not path.is_file():
-        raise _bad("--tasks", f"{path}: no such file", "tasks/train.jsonl of the stage curate, for example")
+        raise bad("--tasks", f"{path}: no such file", "tasks/train.jsonl of the stage curate, for example")
     return {str(row["id"]): row for row in read_jsonl(path)}
 
 
@@ -204,7 +187,7 @@ def _read(folder: Path) -> Any:
     try:
         return read_folder(folder)
     except (ValueError, KeyError, OSError) as error:
-        raise _said(error) from error
+        raise said(error) from error
 
 
 def _print_reasons(reasons: Any, console: Any) -> None:
@@ -225,15 +208,19 @@ def _progress(console: Any) -> Any:
 def _check_numbers(options: argparse.Namespace) -> None:
     for name in ("replays", "jobs", "samples", "n"):
         if getattr(options, name) < 1:
-            raise _bad(f"--{name}", f"must be at least 1 (got {getattr(options, name)})", "a whole number")
+            raise bad(f"--{name}", f"must be at least 1 (got {getattr(options, name)})", "a whole number")
+    if not 0 <= options.traces <= 1:
+        raise bad("--traces", f"is a share between 0 and 1 (got {options.traces})", "0.3, for example")
 
 
-def _said(error: Exception) -> BadInput:
+def said(error: Exception) -> BadInput:
+    """What a component raised, in the form of bad input."""
     text, _, fix = str(error).partition(" Fix: ")
-    return _bad("envs", text.rstrip("."), fix)
+    return bad("envs", text.rstrip("."), fix)
 
 
-def _bad(where: str, problem: str, fix: str) -> BadInput:
+def bad(where: str, problem: str, fix: str) -> BadInput:
+    """One problem of the command line or of a file."""
     if not fix:
         problem, _, fix = problem.partition(" Fix: ")
     return BadInput(Problem(where, "", problem.rstrip("."), fix=fix))

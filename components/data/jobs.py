@@ -50,7 +50,9 @@ def jobs(families: Mapping[str, Maker], seed: int, n: int) -> Iterator[Job]:
     made = tries = 0
     while made < n:
         if tries == 200 * n + 1000:
-            raise ValueError(f"jobs: {', '.join(names)} give {made} different ones only, {n} were asked for. Fix: fewer")
+            raise ValueError(
+                f"jobs: {', '.join(names)} give {made} different ones only, {n} were asked for. Fix: fewer"
+            )
         job = families[names[tries % len(names)]](stream(seed, "jobs", tries))
         tries += 1
         if job.instruction not in seen:
@@ -60,7 +62,13 @@ def jobs(families: Mapping[str, Maker], seed: int, n: int) -> Iterator[Job]:
 
 
 def record(
-    job: Job, run: Callable[[str], str], form: str = "transcripts", *, name: str = "job", look: bool = True, world: bool = True
+    job: Job,
+    run: Callable[[str], str],
+    form: str = "transcripts",
+    *,
+    name: str = "job",
+    look: bool = True,
+    world: bool = True,
 ) -> dict[str, Any]:
     """What a recorder makes of an expert at work.
 
@@ -97,7 +105,11 @@ def _messages(job: Job, calls: Sequence[tuple[str, str]]) -> Iterator[dict[str, 
     yield {"role": "user", "content": job.instruction}
     for i, (command, said) in enumerate(calls):
         function = {"name": job.tool, "arguments": json.dumps({key: command})}
-        yield {"role": "assistant", "content": None, "tool_calls": [{"id": f"c{i}", "type": "function", "function": function}]}
+        yield {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": f"c{i}", "type": "function", "function": function}],
+        }
         yield {"role": "tool", "tool_call_id": f"c{i}", "content": said}
     yield {"role": "assistant", "content": "Done."}
 

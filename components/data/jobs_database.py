@@ -28,7 +28,9 @@ def _one(rng: random.Random, items: dict[str, tuple[int, int]]) -> str:
 def set_price(rng: random.Random) -> Job:
     items = _world(rng)
     name, price = _one(rng, items), rng.randint(41, 99)
-    return _job("set", f"set the price of {name} to {price}", items, f"UPDATE items SET price = {price} WHERE name = '{name}'")
+    return _job(
+        "set", f"set the price of {name} to {price}", items, f"UPDATE items SET price = {price} WHERE name = '{name}'"
+    )
 
 
 def raise_price(rng: random.Random) -> Job:

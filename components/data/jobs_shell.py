@@ -7,10 +7,10 @@ import random
 from components.data.jobs import Job, Maker
 
 _NAMES = "ada bo cy dee eli fay gus hal ivy jo kai lea max nia oda pat quin ria sam tao uma vic wes yan zoe".split()
-_THINGS = "apple bread candle drum engine feather guitar hammer ink jacket kettle ladder mirror needle oven pillow".split()
-_TOPICS = "trips songs plants books games birds rivers tools meals films stars boats".split()
+_THINGS = "apple bread candle drum engine feather guitar hammer ink jacket kettle ladder mirror needle oven".split()
+_TOPICS = ["trips", "songs", "plants", "books", "games", "birds", "rivers", "tools", "meals", "films", "stars", "boats"]
 _ENDS = ("txt", "md", "csv", "log", "bak", "tmp")
-_KEYS = "host port color level mode user limit theme".split()
+_KEYS = ["host", "port", "color", "level", "mode", "user", "limit", "theme"]
 
 
 def _file(rng: random.Random, end: str = "txt") -> str:
@@ -28,14 +28,16 @@ def _lines(words: list[str]) -> str:
 
 def _job(family: str, instruction: str, files: dict[str, str], *steps: str, looks: tuple[str, ...] = ()) -> Job:
     shown = tuple(f"cat {path}" for path in files if not path.endswith("/"))
-    return Job(family, "shell", instruction, {"files": files}, steps, (*looks, "ls", *shown) if not looks else looks)
+    return Job(family, "shell", instruction, {"files": files}, steps, looks or ("ls", *shown))
 
 
 def sort_lines(rng: random.Random) -> Job:
     a, b = _two(rng)
     words = rng.sample(_NAMES, rng.randint(4, 7))
     way, option = rng.choice((("", ""), (" in reverse", "-r ")))
-    return _job("sort", f"Sort the lines of {a}{way} and write them to {b}.", {a: _lines(words)}, f"sort {option}{a} > {b}")
+    return _job(
+        "sort", f"Sort the lines of {a}{way} and write them to {b}.", {a: _lines(words)}, f"sort {option}{a} > {b}"
+    )
 
 
 def count_lines(rng: random.Random) -> Job:
@@ -48,7 +50,9 @@ def count_lines(rng: random.Random) -> Job:
 def distinct_lines(rng: random.Random) -> Job:
     a, b = _two(rng)
     words = rng.choices(rng.sample(_NAMES, 4), k=9)
-    return _job("distinct", f"Write every different line of {a} once, sorted, to {b}.", {a: _lines(words)}, f"sort -u {a} > {b}")
+    return _job(
+        "distinct", f"Write every different line of {a} once, sorted, to {b}.", {a: _lines(words)}, f"sort -u {a} > {b}"
+    )
 
 
 def filter_lines(rng: random.Random) -> Job:
@@ -78,7 +82,9 @@ def delete(rng: random.Random) -> Job:
     gone, stays = rng.sample(_ENDS, 2)
     topics = rng.sample(_TOPICS, 5)
     files = {f"{topic}.{gone if i < 3 else stays}": _lines(rng.sample(_NAMES, 2)) for i, topic in enumerate(topics)}
-    return _job("delete", f"Delete all files that end in .{gone}; leave {topics[3]}.{stays} alone.", files, f"rm *.{gone}", "ls")
+    return _job(
+        "delete", f"Delete all files that end in .{gone}; leave {topics[3]}.{stays} alone.", files, f"rm *.{gone}", "ls"
+    )
 
 
 def move(rng: random.Random) -> Job:
@@ -94,7 +100,9 @@ def replace(rng: random.Random) -> Job:
     a = _file(rng, "md")
     old, new, *others = rng.sample(_THINGS, 5)
     text = _lines([f"the {old} and the {other}" for other in others])
-    return _job("replace", f"Replace {old} by {new} everywhere in {a}.", {a: text}, f"sed -i 's/{old}/{new}/g' {a}", f"cat {a}")
+    return _job(
+        "replace", f"Replace {old} by {new} everywhere in {a}.", {a: text}, f"sed -i 's/{old}/{new}/g' {a}", f"cat {a}"
+    )
 
 
 def append(rng: random.Random) -> Job:
@@ -113,7 +121,7 @@ def join(rng: random.Random) -> Job:
 
 def tree(rng: random.Random) -> Job:
     base, (one, two) = f"site{rng.randint(1, 99)}", rng.sample(_TOPICS, 2)
-    text = f"Make the directories {base}/{one} and {base}/{two}; a file title.txt in each says what its directory is called."
+    text = f"Make the directories {base}/{one} and {base}/{two}; a file title.txt in each holds its directory's name."
     steps = [f"mkdir -p {base}/{one} {base}/{two}", f"for d in {one} {two}; do echo $d > {base}/$d/title.txt; done"]
     return _job("tree", text, {}, *steps, f"cat {base}/{two}/title.txt", looks=("ls",))
 
@@ -123,7 +131,14 @@ def setting(rng: random.Random) -> Job:
     new, (a, b) = str(rng.randint(100, 999)), (f"{rng.choice(_TOPICS)}.conf", _file(rng))
     files = {a: f"{key}={rng.randint(10, 99)}\n{other}={rng.choice(_NAMES)}\n", b: f"{new}\n"}
     text = f"Set {key} in {a} to the number in {b}."
-    return _job("setting", text, files, f"sed -i 's/^{key}=.*/{key}={new}/' {a}", f"grep {key} {a}", looks=(f"cat {a}", f"cat {b}"))
+    return _job(
+        "setting",
+        text,
+        files,
+        f"sed -i 's/^{key}=.*/{key}={new}/' {a}",
+        f"grep {key} {a}",
+        looks=(f"cat {a}", f"cat {b}"),
+    )
 
 
 FAMILIES: dict[str, Maker] = {

@@ -19,8 +19,8 @@ _TAG = re.compile(r"</?(?:think|answer)>")
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Tasks, traces and pairs from rows; a row without an answer becomes a general task that only a model can judge, unless
-    its ``meta`` has a ``check``, by which the environment's final state is judged (verifier "state").
+    """Tasks, traces and pairs from rows; a row without an answer becomes a general task that only a model can judge,
+    unless its ``meta`` has a ``check``, by which the environment's final state is judged (verifier "state").
 
     Attributes:
         reader: where the rows come from (``components.data.readers``).

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 – a transcript a line
 """Transcripts that must not become environments, each with the reason that has to be given."""
 
 import json
@@ -34,6 +35,7 @@ def chat(name, instruction, *turns, files=NAMES):
     return {"id": name, "messages": messages, "files": files}
 
 
+# fmt: off
 PLANTED = [
     # Nothing is done, or nothing is left of it.
     (shell("only-reads", "Tell me who stands in names.txt.", ("cat names.txt", "bo\nal\ncy"), ("wc -l names.txt", "3 names.txt")), "no_effect"),
@@ -60,4 +62,5 @@ PLANTED = [
     (shell("system", "Copy the list of users to users.txt.", "cp /etc/passwd users.txt"), "outside"),
     (shell("another-file", "Sort names.txt into sorted.txt.", ("cat names.txt", "ann\nbert\nzoe"), "sort names.txt > sorted.txt"), "not_reproduced"),
     (shell("never-seen", "Sort people.txt into sorted.txt.", "sort people.txt > sorted.txt", files=None), "no_initial_state"),
-]  # fmt: skip
+]
+# fmt: on

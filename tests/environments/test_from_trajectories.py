@@ -9,13 +9,12 @@ from components.data import jobs_database, jobs_shell
 from components.data.jobs import RECORDED, jobs, record
 from components.environments.from_trajectories.build import build, working_shell
 from components.environments.from_trajectories.importing import read_transcripts
-from components.environments.from_trajectories.transcript import REASONS
 from components.environments.tools.database import Database
 from components.environments.tools.host import Broken
 from components.environments.tools.shell import Shell
 from components.rewards.state import reached
 from components.types import Message, Task
-from tests.environments.planted import PLANTED, query, shell
+from tests.environments.planted import PLANTED
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Solutions that must not pass: with a step left out, with another argument, and those that anyone would try blindly."""
+"""Solutions that must not pass: a step left out, another argument, and what anyone would try blindly."""
 
 from __future__ import annotations
 
@@ -12,9 +12,58 @@ from components.environments.from_trajectories.transcript import Action
 _NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
 _WORD = re.compile(r"[A-Za-z_][\w.-]{2,}")
 _KEYWORDS = frozenset(
-    "select insert update delete from into where values set table create drop order group having limit join and not null "
-    "left inner distinct integer text real primary key exists then else done for while mkdir echo printf sort grep sed awk "
-    "cat head tail cut find uniq xargs touch print".split()
+    [
+        "select",
+        "insert",
+        "update",
+        "delete",
+        "from",
+        "into",
+        "where",
+        "values",
+        "set",
+        "table",
+        "create",
+        "drop",
+        "order",
+        "group",
+        "having",
+        "limit",
+        "join",
+        "and",
+        "not",
+        "null",
+        "left",
+        "inner",
+        "distinct",
+        "integer",
+        "text",
+        "real",
+        "primary",
+        "key",
+        "exists",
+        "then",
+        "else",
+        "done",
+        "for",
+        "while",
+        "mkdir",
+        "echo",
+        "printf",
+        "sort",
+        "grep",
+        "sed",
+        "awk",
+        "cat",
+        "head",
+        "tail",
+        "cut",
+        "find",
+        "uniq",
+        "xargs",
+        "touch",
+        "print",
+    ]
 )
 
 

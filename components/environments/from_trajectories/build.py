@@ -37,8 +37,8 @@ def working_shell(shell: Shell) -> Shell:
         problems = [str(error)]
     if problems:
         raise Broken(
-            f"recorded commands run in a sandbox only, and none works here: {problems[0]}. Fix: install bubblewrap, allow "
-            "user namespaces (sysctl kernel.unprivileged_userns_clone=1), or build on a machine that has them"
+            f"recorded commands run in a sandbox only, and none works here: {problems[0]}. Fix: install bubblewrap, "
+            "allow user namespaces (sysctl kernel.unprivileged_userns_clone=1), or build on a machine that has them"
         )
     return shell
 

@@ -12,11 +12,13 @@ from typing import Any
 
 from components.environments.from_trajectories.transcript import Action, Rejected
 
-_SHELL = "shell bash sh terminal exec execute execute_command execute_bash run run_command run_shell run_shell_command \
-run_terminal_cmd run_in_terminal cmd".split()
+_SHELL = (
+    "shell bash sh terminal exec execute execute_command execute_bash run run_command run_shell "
+    "run_shell_command run_terminal_cmd run_in_terminal cmd"
+).split()
 _QUERY = "query sql sqlite execute_sql run_sql run_query sql_query read_query write_query execute_query".split()
 _STORE = {"get": ("key",), "put": ("key", "value"), "delete": ("key",), "calculator": ("expression",)}
-_ENDING = "finish submit done task_complete complete attempt_completion think final_answer".split()
+_ENDING = ["finish", "submit", "done", "task_complete", "complete", "attempt_completion", "think", "final_answer"]
 _COMMAND = ("command", "cmd", "script", "code", "input", "commands")
 _STATEMENT = ("sql", "query", "statement", "command")
 _EXIT = re.compile(r"\n?(?:exit code|\[exit code:|Exit code:) ?(\d{1,3})\]?\s*\Z")
@@ -59,7 +61,10 @@ def with_root(actions: Sequence[Action], root: str | None) -> list[Action]:
     return [
         Action(
             a.tool,
-            {key: pattern.sub(WORKSPACE, value) if isinstance(value, str) else value for key, value in a.arguments.items()},
+            {
+                key: pattern.sub(WORKSPACE, value) if isinstance(value, str) else value
+                for key, value in a.arguments.items()
+            },
             None if a.output is None else pattern.sub(WORKSPACE, a.output),
             a.failed,
         )
@@ -129,7 +134,9 @@ def _named(tool: str, arguments: Any, given: Mapping[str, Any]) -> dict[str, str
     """Arguments by name; a text stands for all of them."""
     names = _STORE[tool]
     if isinstance(arguments, str) and not arguments.lstrip().startswith("{"):
-        return dict(zip(names, arguments.split(maxsplit=len(names) - 1) if len(names) > 1 else [arguments], strict=False))
+        return dict(
+            zip(names, arguments.split(maxsplit=len(names) - 1) if len(names) > 1 else [arguments], strict=False)
+        )
     return {key: str(value) for key, value in given.items()}
 
 

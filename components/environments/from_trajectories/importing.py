@@ -35,7 +35,9 @@ class Unusable(ValueError):
     """There is nothing to read; the message names the file and the remedy."""
 
 
-def read_transcripts(path: Path, form: Form = "auto", tasks: Mapping[str, Mapping[str, Any]] | None = None) -> list[Transcript]:
+def read_transcripts(
+    path: Path, form: Form = "auto", tasks: Mapping[str, Mapping[str, Any]] | None = None
+) -> list[Transcript]:
     """Every transcript; what is wrong with one is its ``problem``.
 
     Args:
@@ -107,13 +109,17 @@ def _transcript(where: str, row: Any, form: Form, tasks: Mapping[str, Any], numb
         actions = with_root(actions, row.get("root") if isinstance(row.get("root"), str) else None)
         toolsets = {TOOLSETS[action.tool] for action in actions if action.tool in TOOLSETS}
         if "shell" in toolsets and len(toolsets) > 1:
-            raise Rejected("unknown_tool", "both a shell and a database or store: no environment here has them together")
+            raise Rejected(
+                "unknown_tool", "both a shell and a database or store: no environment here has them together"
+            )
         unknown = {key: value for key, value in world.items() if key not in {WORLDS[t] for t in toolsets}}
         world = {key: value for key, value in world.items() if key not in unknown}
         return Transcript(name or f"t{number:05d}", where, " ".join(instruction.split()), tuple(actions), world)
     except Rejected as problem:
         text = instruction if isinstance(instruction, str) else ""
-        return Transcript(name or f"t{number:05d}", where, text, tuple(actions), problem=(problem.reason, problem.detail))
+        return Transcript(
+            name or f"t{number:05d}", where, text, tuple(actions), problem=(problem.reason, problem.detail)
+        )
     except (TypeError, AttributeError, KeyError, ValueError) as error:  # a row of another shape than its form has
         detail = f"{type(error).__name__}: {str(error)[:100]}"
         return Transcript(name or f"t{number:05d}", where, "", (), problem=("unreadable", detail))
@@ -149,7 +155,7 @@ def _check_end(row: Mapping[str, Any], actions: Sequence[Action], finished: bool
     silent = actions[-1].output is None and any(action.output is not None for action in actions)
     if not finished or row.get("finished") is False:
         raise Rejected("truncated", "the recording does not come to an end")
-    if silent and "query" != actions[-1].tool:
+    if silent and actions[-1].tool != "query":
         raise Rejected("truncated", "the last call has no result")
 
 

@@ -27,8 +27,9 @@ _DAY = 86_400
 _THEN = 981_173_106  # 2001-02-03 04:05:06 UTC
 _DATE_FUNCTIONS = ("date", "time", "datetime", "julianday", "unixepoch", "strftime")
 # A `date` that is asked for no particular time tells another one.
-_CLOCK = f"""mkdir -p /tmp/.clock && printf '%s\\n' '#!/bin/sh' 'for a; do case $a in -d*|--date*|-r*|--ref*|-f*|--file*)' \
-'exec /usr/bin/date "$@";; esac; done' 'exec /usr/bin/date -d @{_THEN} "$@"' > /tmp/.clock/date && \
+_CLOCK = f"""mkdir -p /tmp/.clock && printf '%s\\n' '#!/bin/sh' \\
+'for a; do case $a in -d*|--date*|-r*|--ref*|-f*|--file*) exec /usr/bin/date "$@";; esac; done' \\
+'exec /usr/bin/date -d @{_THEN} "$@"' > /tmp/.clock/date && \\
 chmod 755 /tmp/.clock/date && PATH=/tmp/.clock:$PATH && export PATH TZ=Pacific/Kiritimati
 """
 

@@ -35,21 +35,25 @@ class Refusal:
     detail: str
 
 
-def task_row(environment: Environment) -> dict[str, Any]:
-    """A row of ``tasks.jsonl``; its level is the number of steps that change something beyond the first."""
+def task_row(environment: Environment, traces: float = 1.0) -> dict[str, Any]:
+    """A row of ``tasks.jsonl``; its level is the number of steps that change something beyond the first.
+
+    Args:
+        traces: share of the tasks that have their solution as a trace, chosen by their ids.
+    """
     name = hashlib.sha256(json.dumps([environment.instruction, environment.world], sort_keys=True).encode()).hexdigest()
     steps = len(environment.effective)
     meta = {**environment.world, "tools": list(environment.tools), "check": environment.check, "steps": steps}
     if environment.pass_rate is not None:
         meta["pass_rate"] = environment.pass_rate
-    return {
+    row = {
         "id": f"{environment.toolset}-{name[:12]}",
         "prompt": environment.instruction,
         "family": environment.toolset,
         "level": min(len(environment.effective) - 1, _MAX_LEVEL),
         "meta": meta,
-        "trace": trace(environment),
     }
+    return row if int(name[-8:], 16) >= traces * 2**32 else {**row, "trace": trace(environment)}
 
 
 def trace(environment: Environment) -> str:
@@ -76,11 +80,16 @@ def solution_row(identity: str, environment: Environment) -> dict[str, Any]:
 
 
 def write_folder(
-    folder: Path, environments: Sequence[Environment], refused: Sequence[Refusal], facts: Mapping[str, Any]
+    folder: Path,
+    environments: Sequence[Environment],
+    refused: Sequence[Refusal],
+    facts: Mapping[str, Any],
+    *,
+    traces: float = 1.0,
 ) -> dict[str, Any]:
-    """Write the files; the report is returned."""
+    """Write the files; the report is returned. ``traces``: see `task_row`."""
     folder.mkdir(parents=True, exist_ok=True)
-    rows = [task_row(environment) for environment in environments]
+    rows = [task_row(environment, traces) for environment in environments]
     report = {
         "transcripts": len(environments) + len(refused),
         "environments": len(environments),
@@ -118,7 +127,9 @@ def read_folder(folder: Path) -> tuple[list[Kept], list[Mapping[str, Any]], Mapp
     """(tasks with their solutions, rejected, report). Raises ValueError for a folder that holds none."""
     missing = [name for name in FILES if not (folder / name).is_file()]
     if missing:
-        raise ValueError(f"{folder}: not a folder of environments, it lacks {', '.join(missing)}. Fix: r1flow envs build")
+        raise ValueError(
+            f"{folder}: not a folder of environments, it lacks {', '.join(missing)}. Fix: r1flow envs build"
+        )
     solutions = {row["id"]: row["calls"] for row in read_jsonl(folder / "solutions.jsonl")}
     kept = []
     for row in read_jsonl(folder / "tasks.jsonl"):

@@ -16,7 +16,9 @@ from components.environments.from_trajectories.calls import WORKSPACE
 from components.environments.from_trajectories.transcript import Action
 from components.environments.from_trajectories.words import only_reads, program, redirections, simple_commands
 
-_SELECT_ALL = re.compile(r"\s*SELECT\s+\*\s+FROM\s+[\"'`\[]?(\w+)[\"'`\]]?\s*(?:ORDER\s+BY\s+[\w,\s]+)?;?\s*", re.IGNORECASE)
+_SELECT_ALL = re.compile(
+    r"\s*SELECT\s+\*\s+FROM\s+[\"'`\[]?(\w+)[\"'`\]]?\s*(?:ORDER\s+BY\s+[\w,\s]+)?;?\s*", re.IGNORECASE
+)
 _SCHEMA = re.compile(r"\bsqlite_(?:schema|master)\b", re.IGNORECASE)
 _CREATE = re.compile(r"CREATE\s+TABLE\s+(?:IF\s+NOT\s+EXISTS\s+)?[\"'`\[]?(\w+)", re.IGNORECASE)
 _CHANGED = re.compile(r"\b(?:INTO|UPDATE|FROM|TABLE(?:\s+IF\s+(?:NOT\s+)?EXISTS)?)\s+[\"'`\[]?(\w+)", re.IGNORECASE)
@@ -38,7 +40,9 @@ def seen_files(actions: Sequence[Action]) -> dict[str, str]:
             break
         reads = only_reads(command)
         if not reads:
-            touched |= {_path(place, word) for words in parts for word in words[1:]} | {_path(place, t) for t in targets}
+            touched |= {_path(place, word) for words in parts for word in words[1:]} | {
+                _path(place, t) for t in targets
+            }
         if parts and parts[0][0] == "cd" and len(parts[0]) == 2:
             place = _path(place, parts[0][1])
             parts = parts[1:]
@@ -149,7 +153,7 @@ def _definitions(said: str) -> list[str]:
     found = []
     for piece in pieces:
         text = piece.strip().rstrip("|;").strip()
-        while text and not sqlite3.complete_statement(text + ";") or text.count("(") < text.count(")"):
+        while (text and not sqlite3.complete_statement(text + ";")) or text.count("(") < text.count(")"):
             text = text[:-1]
         if text.rfind(")") > 0:
             found.append(text[: text.rfind(")") + 1])
@@ -157,7 +161,9 @@ def _definitions(said: str) -> list[str]:
 
 
 def _guessed(name: str, columns: list[str], rows: list[list[str]]) -> str:
-    kinds = ["INTEGER" if rows and all(_is_int(r[i]) for r in rows if i < len(r)) else "TEXT" for i in range(len(columns))]
+    kinds = [
+        "INTEGER" if rows and all(_is_int(r[i]) for r in rows if i < len(r)) else "TEXT" for i in range(len(columns))
+    ]
     return f'CREATE TABLE "{name}" ({", ".join(f"{_quoted(c)} {k}" for c, k in zip(columns, kinds, strict=True))})'
 
 
@@ -169,7 +175,10 @@ def _inserts(script: list[str], name: str, heading: list[str], rows: list[list[s
     wide = len(columns) or len(heading)
     if any(len(row) != wide for row in rows):
         return []
-    values = [", ".join(value if _is_int(value) else f"'{value.replace(chr(39), chr(39) * 2)}'" for value in row) for row in rows]
+    values = [
+        ", ".join(value if _is_int(value) else f"'{value.replace(chr(39), chr(39) * 2)}'" for value in row)
+        for row in rows
+    ]
     return [f'INSERT INTO "{name}" VALUES ({row})' for row in values]
 
 

@@ -12,7 +12,9 @@ from components.environments.from_trajectories.transcript import Action, Rejecte
 from components.environments.from_trajectories.words import unfinished
 
 # "$ ls", "me@host:~/dir$ ls", "(venv) me@host dir % ls", "sqlite> SELECT 1;"
-_PROMPT = re.compile(r"(?:\([\w.-]{1,40}\) )?(?:[\w.-]{1,40}@[\w.-]{1,60}[^\n$#%]{0,200})?[$%](?: (.*))?|sqlite>(?: (.*))?")
+_PROMPT = re.compile(
+    r"(?:\([\w.-]{1,40}\) )?(?:[\w.-]{1,40}@[\w.-]{1,60}[^\n$#%]{0,200})?[$%](?: (.*))?|sqlite>(?: (.*))?"
+)
 _ROOT_PROMPT = re.compile(r"[\w.-]{1,40}@[\w.-]{1,60}[^\n$#%]{0,200}#(?: (.*))?")
 _MORE = re.compile(r"(?:>| *\.\.\.>)(?: (.*))?")
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]{0,200}\x07|\r")

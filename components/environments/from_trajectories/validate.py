@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from components.environments.from_trajectories.broken import blind, corrupted, left_out
+from components.environments.from_trajectories.compare import compare
 from components.environments.from_trajectories.plays import EVERYTHING, TWISTS, Played, play
 from components.environments.from_trajectories.seen import seen_files, seen_tables
 from components.environments.from_trajectories.transcript import OFFERED, TOOLSETS, WORLDS, Action, Rejected, Transcript
 from components.environments.from_trajectories.verifier import changes, check_of, unmet
-from components.environments.from_trajectories.words import depends_on_chance, only_reads, program, reaches_outside, simple_commands
+from components.environments.from_trajectories.words import depends_on_chance, only_reads, reaches_outside
 from components.environments.tools.shell import Shell
 
 Judge = Callable[[Any, Any], tuple[int, int]]  # (check, state) → conditions that hold, conditions
 _CORRUPTED = 3  # arguments that are tried
-_VARIES = frozenset("stat date ps df du id whoami hostname uname env printenv time uptime free top tty who w pwd nproc".split())
-_CELL = re.compile(r"[^\s|+─│┌┐└┘├┤┬┴┼╭╮╰╯-][^\s|─│┌┐└┘├┤┬┴┼╭╮╰╯]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +68,7 @@ def validate(transcript: Transcript, *, judge: Judge, shell: Shell | None, repla
         raise Rejected("no_effect", "it does nothing but compute")
     world, given = _beginning(transcript, toolsets)
     first = play(transcript.actions, world, toolsets, shell)
-    _compare(transcript.actions, first, given)
+    compare(transcript.actions, first, given)
     before, after = first.states[0], first.states[-1]
     effective = [i for i, (a, b) in enumerate(zip(first.states, first.states[1:], strict=False)) if changes(a, b)]
     changed = changes(before, after)
@@ -106,68 +104,6 @@ def _beginning(transcript: Transcript, toolsets: Sequence[str]) -> tuple[dict[st
     return world, all(name in transcript.world for name in names)
 
 
-def _compare(actions: Sequence[Action], played: Played, given: bool) -> None:
-    """Whether the replay says what was recorded, and ends well."""
-    for i, (action, said, failed) in enumerate(zip(actions, played.said, played.failed, strict=True)):
-        if (why := _differs(action, said, failed)) is None:
-            continue
-        if failed and "/" in (place := _absolute(action.text, said)):
-            raise Rejected("outside", f"{place} lies outside of the workspace")
-        detail = f"action {i + 1}, {action.text[:60]!r}: {why}"
-        raise Rejected("not_reproduced" if given else "no_initial_state", detail)
-    if played.failed[-1]:
-        raise Rejected("failed_at_end", f"{actions[-1].text[:60]!r} says {played.said[-1][-80:]!r}")
-
-
-def _differs(action: Action, said: str, failed: bool) -> str | None:
-    """What a replay says otherwise than the recording."""
-    if action.failed is not None and action.failed != failed:
-        return "it fails" if failed else "it failed, and does not now"
-    if action.output is None:
-        return "it fails" if failed and action.failed is None else None
-    if action.failed and failed:
-        return None  # programs of other versions complain in other words
-    if action.tool == "query":
-        if said.startswith("ok, ") and not failed or "sqlite_schema" in action.text or "sqlite_master" in action.text:
-            return None
-        alike = _same_cells(action.output, said)
-    else:
-        alike = _varies(action) or _same_lines(action.output, said)
-    return None if alike else f"recorded {action.output[:60]!r}, now {said[:60]!r}"
-
-
-def _same_lines(recorded: str, said: str) -> bool:
-    a, b = ([line.rstrip() for line in text.strip("\n").split("\n")] for text in (recorded, said))
-    if recorded.endswith("…"):  # cut
-        return said.startswith(recorded[:-1])
-    return a == b or sorted(a) == sorted(b)
-
-
-def _same_cells(recorded: str, said: str) -> bool:
-    """The same cells, with or without the columns' names, in whatever frame."""
-    if recorded.endswith("…"):
-        return said.startswith(recorded[:-1])
-    mine = sorted(_CELL.findall(recorded))
-    return mine == sorted(_CELL.findall(said)) or mine == sorted(_CELL.findall(said.partition("\n")[2]))
-
-
-def _varies(action: Action) -> bool:
-    """Commands that speak of times, owners and machines."""
-    try:
-        parts = simple_commands(action.text) if action.tool == "shell" else []
-    except ValueError:
-        return False
-    return any(
-        program(words) in _VARIES or (program(words) == "ls" and any("l" in w for w in words[1:] if w.startswith("-")))
-        for words in parts
-    )
-
-
-def _absolute(command: str, said: str) -> str:
-    """A path from the root that the command names and the shell complains of."""
-    return next((w for w in re.findall(r"(?<![\w.])/[\w./-]+", command) if w in said and not w.startswith("/workspace")), "")
-
-
 def _stays(
     actions: Sequence[Action],
     world: Mapping[str, Any],
@@ -198,7 +134,9 @@ def _stays(
         end = play(actions, world, toolsets, shell, twist).states[-1]
         if not passes(check, end, judge):
             raise Rejected("unstable", f"{_names(changes(first.states[-1], end))} depends on {name}")
-    raise Rejected("unstable", f"{_names(changes(first.states[-1], twisted.states[-1]))} depends on more than one thing")
+    raise Rejected(
+        "unstable", f"{_names(changes(first.states[-1], twisted.states[-1]))} depends on more than one thing"
+    )
 
 
 def _not_blind(
@@ -278,8 +216,3 @@ def _tools(actions: Sequence[Action], toolsets: Sequence[str]) -> Iterator[str]:
 
 def _names(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) or "the end"
-
-
-def with_rate(environment: Environment, rate: float) -> Environment:
-    """The environment with what a policy makes of it."""
-    return replace(environment, pass_rate=rate)

@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 
-_NETWORK = {
-    *"curl wget ssh scp sftp rsync nc ncat netcat telnet ping dig nslookup host ftp apt apt-get yum dnf brew pip pip3 npm npx".split(),
-    *"yarn cargo docker podman kubectl gh aws gcloud az psql mysql redis-cli mongo snap systemctl service sudo su".split(),
+_NETWORK = frozenset(
+    "curl wget ssh scp sftp rsync nc ncat netcat telnet ping dig nslookup host ftp apt apt-get yum dnf brew pip pip3 "
+    "npm npx yarn cargo docker podman kubectl gh aws gcloud az psql mysql redis-cli mongo snap systemctl service sudo "
+    "su".split()
+)
+_REMOTE = {
+    "git": {"clone", "pull", "fetch", "push", "ls-remote", "submodule"},
+    "go": {"get", "install"},
+    "gem": {"install"},
 }
-_REMOTE = {"git": {"clone", "pull", "fetch", "push", "ls-remote", "submodule"}, "go": {"get", "install"}, "gem": {"install"}}
 _READERS = frozenset("cat ls pwd head tail wc grep stat diff cmp tree du cd echo true nl tr cut find".split())
-_BEFORE = {"then", "do", "else", "elif", "if", "while", "until", "!", "{", "time", "env", "nohup", "xargs", "exec", "command"}
+_BEFORE = frozenset("then do else elif if while until ! { time env nohup xargs exec command".split())
 _ENDS = set("();<>|&\n")
-_ROOTS = "bin boot data dev etc home lib media mnt opt proc root run sbin srv sys usr var Users private testbed app repo".split()
+_ROOTS = (
+    "bin boot data dev etc home lib media mnt opt proc root run sbin srv sys usr var Users private testbed app repo"
+).split()
 _OUTSIDE = re.compile(rf"(?:~[\w.-]*|/(?:{'|'.join(_ROOTS)}))(?:/[^\s]*)?")
 _HARMLESS = re.compile(r"/dev/(?:null|zero|stdin|stdout|stderr|fd/\d+)|/(?:usr/)?bin/(?:env|bash|sh|python3?|perl|awk)")
 _HEREDOC = re.compile(r"<<-?\s*(['\"]?)([A-Za-z_][\w]*)\1")
 _CHANCE = re.compile(
-    r"\$\{?(?:RANDOM|SRANDOM|SECONDS|EPOCH\w+|BASHPID|PPID)\b|\$\$|/dev/u?random|\buuidgen\b|\bshuf\b|sort (?:\S+ )*-\w*R|"
-    r"--random-sort|\bnow\(\)|date\.today|datetime\.now|time\.time|\brandom\.|\brand\(|systime\(|localtime|"
+    r"\$\{?(?:RANDOM|SRANDOM|SECONDS|EPOCH\w+|BASHPID|PPID)\b|\$\$|/dev/u?random|\buuidgen\b|\bshuf\b|"
+    r"sort (?:-\w+ )*-\w*R|"
+    r"sort (?:-\w+ )*-\w*R|--random-sort|\bnow\(\)|date\.today|datetime\.now|time\.time|\brandom\.|\brand\(|systime\(|localtime|"
     r"\bopenssl rand\b|%\((?:[^)]{0,20})\)T"
 )
 _DATE = re.compile(r"(?:^|[\s;|&(`])(?:/bin/|/usr/bin/)?date\b(?P<rest>[^;|&)`\n]*)")
 _RELATIVE = re.compile(r"now|today|tomorrow|yesterday|ago|next|last|week|month|day", re.IGNORECASE)
-_CLOCK_SQL = re.compile(r"'now'|\bcurrent_(?:time|date|timestamp)\b|\brandom(?:blob)?\s*\(|\bunixepoch\s*\(\s*\)", re.IGNORECASE)
+_CLOCK_SQL = re.compile(
+    r"'now'|\bcurrent_(?:time|date|timestamp)\b|\brandom(?:blob)?\s*\(|\bunixepoch\s*\(\s*\)", re.IGNORECASE
+)
 
 
 def unfinished(command: str) -> bool:
@@ -57,7 +68,7 @@ def simple_commands(command: str) -> list[list[str]]:
 def redirections(command: str) -> list[str]:
     """Files that the output of a command is written to. Raises ValueError."""
     tokens = _parts(command)
-    return [after for token, after in zip(tokens, tokens[1:], strict=False) if set(token) <= _ENDS and ">" in token]
+    return [after for token, after in itertools.pairwise(tokens) if set(token) <= _ENDS and ">" in token]
 
 
 def program(words: list[str]) -> str:
@@ -77,7 +88,12 @@ def only_reads(command: str) -> bool:
         return False
     words = {word for part in parts for word in part}
     acts = any(word.startswith(("-exec", "-delete", "-ok", "-fprint", "-fls")) for word in words) or "$" in command
-    return not acts and all(program(part) in _READERS for part in parts) and set(targets) <= {"/dev/null"} and "`" not in command
+    return (
+        not acts
+        and all(program(part) in _READERS for part in parts)
+        and set(targets) <= {"/dev/null"}
+        and "`" not in command
+    )
 
 
 def reaches_outside(command: str) -> str | None:
