@@ -12,58 +12,9 @@ from components.environments.from_trajectories.transcript import Action
 _NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
 _WORD = re.compile(r"[A-Za-z_][\w.-]{2,}")
 _KEYWORDS = frozenset(
-    [
-        "select",
-        "insert",
-        "update",
-        "delete",
-        "from",
-        "into",
-        "where",
-        "values",
-        "set",
-        "table",
-        "create",
-        "drop",
-        "order",
-        "group",
-        "having",
-        "limit",
-        "join",
-        "and",
-        "not",
-        "null",
-        "left",
-        "inner",
-        "distinct",
-        "integer",
-        "text",
-        "real",
-        "primary",
-        "key",
-        "exists",
-        "then",
-        "else",
-        "done",
-        "for",
-        "while",
-        "mkdir",
-        "echo",
-        "printf",
-        "sort",
-        "grep",
-        "sed",
-        "awk",
-        "cat",
-        "head",
-        "tail",
-        "cut",
-        "find",
-        "uniq",
-        "xargs",
-        "touch",
-        "print",
-    ]
+    "select insert update delete from into where values set table create drop order group having limit join and not "
+    "null left inner distinct integer text real primary key exists then else done for while mkdir echo printf sort "
+    "grep sed awk cat head tail cut find uniq xargs touch print".split()
 )
 
 

@@ -13,7 +13,7 @@ from components.environments.from_trajectories.transcript import Reason
 from components.environments.from_trajectories.validate import Environment
 
 _N = 3  # characters of a shingle
-_ALIKE = 0.7  # Jaccard index of instructions whose worlds and ends are alike
+_ALIKE = 0.45  # Jaccard index of instructions whose worlds and ends are alike
 _SPELLING = 0.4  # of pairs of letters in two spellings of one word: organise, organize
 _WORLD = 0.8
 

@@ -151,7 +151,7 @@ def _check_end(row: Mapping[str, Any], actions: Sequence[Action], finished: bool
     if row.get("success") is False or (isinstance(done := row.get("correct"), int | float) and done < 1):
         raise Rejected("unsuccessful", "it is marked as a failure")
     if not actions:
-        raise Rejected("truncated" if not finished else "no_actions", "no tool was called")
+        raise Rejected("no_actions", "no tool was called")
     silent = actions[-1].output is None and any(action.output is not None for action in actions)
     if not finished or row.get("finished") is False:
         raise Rejected("truncated", "the recording does not come to an end")

@@ -27,8 +27,8 @@ _HARMLESS = re.compile(r"/dev/(?:null|zero|stdin|stdout|stderr|fd/\d+)|/(?:usr/)
 _HEREDOC = re.compile(r"<<-?\s*(['\"]?)([A-Za-z_][\w]*)\1")
 _CHANCE = re.compile(
     r"\$\{?(?:RANDOM|SRANDOM|SECONDS|EPOCH\w+|BASHPID|PPID)\b|\$\$|/dev/u?random|\buuidgen\b|\bshuf\b|"
-    r"sort (?:-\w+ )*-\w*R|"
-    r"sort (?:-\w+ )*-\w*R|--random-sort|\bnow\(\)|date\.today|datetime\.now|time\.time|\brandom\.|\brand\(|systime\(|localtime|"
+    r"sort (?:-\w+ )*-\w*R|--random-sort|\bnow\(\)|date\.today|datetime\.now|time\.time|\brandom\.|"
+    r"\brand\(|systime\(|localtime|"
     r"\bopenssl rand\b|%\((?:[^)]{0,20})\)T"
 )
 _DATE = re.compile(r"(?:^|[\s;|&(`])(?:/bin/|/usr/bin/)?date\b(?P<rest>[^;|&)`\n]*)")
