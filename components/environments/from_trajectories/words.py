@@ -65,10 +65,10 @@ def simple_commands(command: str) -> list[list[str]]:
     return [words for words in found if words]
 
 
-def redirections(command: str) -> list[str]:
-    """Files that the output of a command is written to. Raises ValueError."""
-    tokens = _parts(command)
-    return [after for token, after in itertools.pairwise(tokens) if set(token) <= _ENDS and ">" in token]
+def redirections(command: str, signs: str = ">") -> list[str]:
+    """Files that the output of a command is written to; with ``signs`` "<>" also those it reads. Raises ValueError."""
+    tokens = itertools.pairwise(_parts(command))
+    return [word for sign, word in tokens if set(sign) <= _ENDS and set(sign) & set(signs)]
 
 
 def program(words: list[str]) -> str:
@@ -99,7 +99,7 @@ def only_reads(command: str) -> bool:
 def reaches_outside(command: str) -> str | None:
     """What in a command is of the network or outside of the workspace."""
     try:
-        commands, targets = simple_commands(command), redirections(command)
+        commands, targets = simple_commands(command), redirections(command, "<>")
     except ValueError:
         return None
     for words in commands:
