@@ -92,7 +92,7 @@ def test_only_what_surely_reads_counts_as_reading(command, reads):
 
 def test_commands_without_their_ends_are_unfinished():
     assert unfinished("echo 'a") and unfinished("cat <<EOF\na") and unfinished("a \\")
-    assert not unfinished("cat <<'EOF'\nit's\nEOF") and not unfinished("echo \"it's\"")
+    assert not unfinished("cat <<'EOF'\nit's\nEOF") and not unfinished('echo "it\'s"')
 
 
 def test_a_twist_changes_clock_ages_order_and_locale_and_nothing_else(sandbox):
@@ -113,7 +113,9 @@ def test_a_twist_changes_clock_ages_order_and_locale_and_nothing_else(sandbox):
 def test_a_shell_transcript_becomes_a_task_that_destroying_the_rest_does_not_solve(tmp_path, sandbox):
     actions = (("cat names.txt", "bo\nal\ncy"), "sort names.txt > sorted.txt", "rm names.txt")
     row = shell("t", "Sort names.txt into sorted.txt and remove it.", *actions)
-    [environment] = build(read_transcripts(write(tmp_path / "t.jsonl", [row])), judge=reached, shell=sandbox).environments
+    [environment] = build(
+        read_transcripts(write(tmp_path / "t.jsonl", [row])), judge=reached, shell=sandbox
+    ).environments
     assert environment.check == {
         "shell": {"files": {"names.txt": {"$absent": True}, "notes.md": "one\ntwo\n", "sorted.txt": "al\nbo\ncy\n"}}
     }
@@ -149,3 +151,9 @@ def test_files_that_cannot_be_looked_at_and_names_that_do_not_occur_are_told():
         check_of(before, after)
     assert unmet("Write total.txt from a", before, after) == "total.txt"
     assert unmet("Pack a into b.gz, e.g. with *.tmp left alone", before, after) is None
+
+
+def test_a_command_that_does_not_end_is_told_and_costs_the_others_nothing(tmp_path, sandbox):
+    rows = [shell("t", "Wait for it.", "sleep 1000 && touch done"), query("u", "look", ("SELECT 1", None))]
+    found = build(read_transcripts(write(tmp_path / "t.jsonl", rows)), judge=reached, shell=Shell(seconds=1.0))
+    assert {refused.id: refused.reason for refused in found.refused} == {"t": "hangs", "u": "no_effect"}

@@ -41,10 +41,13 @@ def without_duplicates(
         detail = f"{count} of {len(group)} solutions end as {agreed[0].id}"
         out += [(e, "contradictory", detail) for e in group if not any(e is other for other in agreed)]
     first: list[Environment] = []
+    by_end: dict[Hashable, list[Environment]] = defaultdict(list)
     for environment in kept:
-        twin = next((other for other in first if _nearly(other, environment)), None)
+        alike = by_end[environment.toolset, _key(environment.check)]
+        twin = next((other for other in alike if _nearly(other, environment)), None)
         if twin is None:
             first.append(environment)
+            alike.append(environment)
         else:
             out.append((environment, "near_duplicate", f"of {twin.id}"))
     return first, out
@@ -80,8 +83,7 @@ def _slip(x: str, y: str) -> bool:
 
 
 def _nearly(a: Environment, b: Environment) -> bool:
-    if a.toolset != b.toolset or _key(a.check) != _key(b.check):
-        return False
+    """Whether two tasks with one end are worded alike, in worlds that are alike."""
     return (
         jaccard(shingles(a.instruction), shingles(b.instruction)) >= _ALIKE
         and jaccard(shingles(_key(a.world)), shingles(_key(b.world))) >= _WORLD

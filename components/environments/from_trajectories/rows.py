@@ -89,6 +89,7 @@ def write_folder(
 ) -> dict[str, Any]:
     """Write the files; the report is returned. ``traces``: see `task_row`."""
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / "report.json").unlink(missing_ok=True)  # written last: a folder without one is not whole
     rows = [task_row(environment, traces) for environment in environments]
     report = {
         "transcripts": len(environments) + len(refused),
