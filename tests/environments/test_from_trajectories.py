@@ -234,7 +234,8 @@ def test_sessions_are_read_with_their_prompts_continuations_and_escapes(tmp_path
 def test_sqlite_sessions_are_database_transcripts(tmp_path):
     (tmp_path / "a.session").write_text(
         "# remove the cup\nsqlite> .schema\nCREATE TABLE items (name TEXT, price INTEGER);\n"
-        "sqlite> SELECT *\n   ...> FROM items;\npen|3\ncup|5\nsqlite> DELETE FROM items WHERE name = 'cup';\nsqlite> .quit\n"
+        "sqlite> SELECT *\n   ...> FROM items;\npen|3\ncup|5\n"
+        "sqlite> DELETE FROM items WHERE name = 'cup';\nsqlite> .quit\n"
     )
     (tmp_path / "b.session").write_text(
         '# add a fan at 7\n$ sqlite3 s.db "CREATE TABLE items (name TEXT, price INTEGER)"\n'
