@@ -92,3 +92,12 @@ def test_what_cannot_work_is_said_in_one_line_with_its_remedy(tmp_path, monkeypa
     told = capsys.readouterr().err
     assert says in told and "Fix: " in told and "Traceback" not in told
     assert (tmp_path / "envs/mine.txt").read_text() == "mine"
+
+
+def test_a_pipeline_takes_the_tasks_if_it_judges_what_is_left_at_the_end(built, capsys):
+    capsys.readouterr()
+    path = f"data.path={built / 'tasks.jsonl'}"
+    assert main(["plan", "pipeline=agent_tasks", path, "artifacts=a"]) in (0, 2)
+    assert "no verifier" not in capsys.readouterr().err
+    assert main(["plan", "pipeline=r1_zero", "data=jsonl", path, "artifacts=a"]) == 2
+    assert "no verifier 'state'" in (told := capsys.readouterr().err) and "rewards.agent.Success" in told
