@@ -157,3 +157,24 @@ def test_a_command_that_does_not_end_is_told_and_costs_the_others_nothing(tmp_pa
     rows = [shell("t", "Wait for it.", "sleep 1000 && touch done"), query("u", "look", ("SELECT 1", None))]
     found = build(read_transcripts(write(tmp_path / "t.jsonl", rows)), judge=reached, shell=Shell(seconds=1.0))
     assert {refused.id: refused.reason for refused in found.refused} == {"t": "hangs", "u": "no_effect"}
+
+
+class Fragile(Shell):
+    """A sandbox that breaks at a command, for good if that is said."""
+
+    gone = False
+
+    def run(self, workspace, command):
+        self.gone = self.gone or "for good" in command
+        if self.gone or "break" in command:
+            raise Broken("the workspace cannot be read")
+        return workspace, "", 0
+
+
+def test_a_transcript_that_breaks_its_sandbox_is_left_out_and_a_sandbox_that_stays_broken_ends_the_build(tmp_path):
+    [transcript] = read_transcripts(write(tmp_path / "t.jsonl", [shell("t", "Do it.", "break")]))
+    [refused] = build([transcript], judge=reached, shell=Fragile()).refused
+    assert (refused.reason, refused.detail) == ("unverifiable", "the workspace cannot be read")
+    [transcript] = read_transcripts(write(tmp_path / "t.jsonl", [shell("t", "Do it.", "break for good")]))
+    with pytest.raises(Broken, match="in a sandbox only"):
+        build([transcript], judge=reached, shell=Fragile())

@@ -72,6 +72,10 @@ def build(
             return validate(transcript, judge=judge, shell=shell, replays=replays)
         except Rejected as problem:
             return Refusal(transcript.id, transcript.where, problem.reason, problem.detail)
+        except Broken as problem:  # of the sandbox, or of what this one left in it?
+            if shell is not None:
+                working_shell(shell)
+            return Refusal(transcript.id, transcript.where, "unverifiable", str(problem)[:200])
 
     results: list[Environment | Refusal] = []
     with ThreadPoolExecutor(jobs) as pool:

@@ -19,6 +19,7 @@ from components.environments.from_trajectories.transcript import TOOLSETS, Actio
 from components.environments.tool_loop import ToolError
 from components.environments.tools.arithmetic import calculator
 from components.environments.tools.database import DatabaseSession, authorise
+from components.environments.tools.host import Broken
 from components.environments.tools.keyvalue import KeyValueSession
 from components.environments.tools.shell import Shell, Workspace
 from components.types import Message, Task
@@ -197,6 +198,14 @@ def _reversed(workspace: Workspace) -> Workspace:
 
 
 def _rewritten(workspace: Workspace, *, reverse: bool, aged: bool) -> Workspace:
+    """The files in another order, or each a day older than the one before. Raises Broken."""
+    try:
+        return _repacked(workspace, reverse=reverse, aged=aged)
+    except (tarfile.TarError, EOFError, ValueError) as error:
+        raise Broken(f"the workspace cannot be read: {error}") from None
+
+
+def _repacked(workspace: Workspace, *, reverse: bool, aged: bool) -> Workspace:
     buffer = io.BytesIO()
     with (
         tarfile.open(fileobj=io.BytesIO(workspace.archive)) as old,
