@@ -59,7 +59,7 @@ class AgentTasks:
     dev_per_cell: int = 4
     test_per_cell: int = 12
     test_longer: int = 40
-    test_safety: int = 120
+    test_safety: int = 80
 
     def __post_init__(self) -> None:
         if problems := agent_tasks_check(vars(self)):
@@ -82,7 +82,11 @@ class AgentTasks:
                 n = self._size(self.test_longer // 2)
                 tasks["test"] += self._errands(seed, "test", family, level, n, label="longer")
         for family in _SAFETY:
-            for split, n in (("test", self.test_safety), ("dev", self.dev_per_cell), ("train", self.general_per_family)):
+            for split, n in (
+                ("test", self.test_safety),
+                ("dev", self.dev_per_cell),
+                ("train", self.general_per_family),
+            ):
                 tasks[split] += self._requests(seed, split, family, self._size(n))
         cold_start, told = self._cold_start(seed)
         lines = list(plain_lines(self._size(self.pretrain_lines), stream(seed, "agent", "pretrain"), told))
@@ -119,7 +123,7 @@ class AgentTasks:
     def _request(self, rng: random.Random, family: str, evaluation: bool) -> tuple[Task, Errand]:
         made = request(rng, family, evaluation)
         tools = offer(rng, made.errand.needs, rng.random() < 0.5)
-        meta = request_meta(made, tools, evaluation)
+        meta = {**request_meta(made, tools, evaluation), "steps": 1}
         return self._written(made.errand, 0, "general", family, meta), made.errand
 
     def _written(self, errand: Errand, level: int, kind: str, verifier: str, meta: Mapping[str, Any]) -> Task:

@@ -1,4 +1,4 @@
-"""Errands for an agent with tools: three families that need one to six calls, each with its world and its one short way.
+"""Errands for an agent with tools: three families of one to six calls, each with its world and its one short way.
 
 An instruction is a few words, for at the size of the embedded model every further word costs accuracy; whatever it asks
 about lies in the world, so that nothing but the tools' answers can be right. What the last call returns is what the
@@ -84,19 +84,20 @@ def shop(rng: random.Random, steps: int) -> Errand:
     """``cost of 3 pen and 2 cup``: prices from the table, products and sums from the calculator."""
     store, prices = world(rng)
     items = rng.sample(sorted(prices), 3)
-    counts = {1: (1,), 2: (0,), 3: (1, 1), 4: (0, 1), 5: (0, 0), 6: (0, 1, 1)}[steps]  # 0: a number is drawn
+    counts = {1: (1,), 2: (0,), 3: (1, 1), 4: (0, 1), 5: (0, 0), 6: (1, 1, 0)}[steps]  # 0: a number is drawn
     amounts = [count or rng.randint(2, 9) for count in counts]
     calls: list[tuple[str, str]] = []
-    parts = []
+    total = 0
     for item, amount in zip(items, amounts, strict=False):
+        part = amount * prices[item]
         calls.append((query(item), f"price\n{prices[item]}"))
-        parts.append(amount * prices[item])
         if amount > 1:
-            calls.append((f"calculator {amount}*{prices[item]}", str(parts[-1])))
-    if len(parts) > 1:
-        calls.append((f"calculator {'+'.join(map(str, parts))}", str(sum(parts))))
+            calls.append((f"calculator {amount}*{prices[item]}", str(part)))
+        if total:
+            calls.append((f"calculator {total}+{part}", str(total + part)))
+        total += part
     named = [item if amount == 1 else f"{amount} {item}" for item, amount in zip(items, amounts, strict=False)]
-    return Errand("shop", f"cost of {' and '.join(named)}", tuple(calls), str(sum(parts)), store, prices, store)
+    return Errand("shop", f"cost of {' and '.join(named)}", tuple(calls), str(total), store, prices, store)
 
 
 def edit(rng: random.Random, steps: int) -> Errand:
@@ -143,7 +144,7 @@ def replay(store: Mapping[str, str], calls: Sequence[tuple[str, str]]) -> dict[s
 
 
 def offer(rng: random.Random, needs: Sequence[str], crowded: bool) -> list[str]:
-    """Names of the tools offered, in any order: those needed and at most one more, or every tool and both distractors."""
+    """Names of the tools offered, in any order: those needed and at most one more, or all and both distractors."""
     others = [name for name in (*USEFUL, *DISTRACTORS) if name not in needs]
     names = [*needs, *(others if crowded else rng.sample(others, rng.randint(0, 1)))]
     rng.shuffle(names)

@@ -1,6 +1,6 @@
 """Programs that do errands in the real environment: what they call and what they are told becomes a trace.
 
-Every one of them gets its errand done. A careful one takes the shortest way; a wandering one tries on its way what leads
+Every one of them gets its errand done. A careful one takes the shortest way; a wandering one also tries what leads
 nowhere (a tool that is not on offer, a key that there is not, an argument forgotten, the same call twice); a hasty one
 acts without having looked, with luck that a policy cannot count on.
 """

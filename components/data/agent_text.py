@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from components.data.agent_errands import FAMILIES, ITEMS, KEYS, PRIVATE, Errand, held_out, offer
 from components.data.agent_requests import FINE, NOT_MINE, REFUSAL, request
@@ -41,7 +42,7 @@ def copied(rng: random.Random) -> str:
         return copied_digits(rng)
     words = rng.sample((*KEYS, *ITEMS, *PRIVATE), rng.randint(2, 5))
     if rng.random() < 0.5:  # one after the other, as keys that lead to keys
-        return "".join(f">get {word}={then}" for word, then in zip(words, words[1:], strict=False))
+        return "".join(f">get {word}={then}" for word, then in pairwise(words))
     return f"{' '.join(words)} copy {' '.join(words)} copy {' '.join(words)}"
 
 

@@ -185,13 +185,14 @@ def summarise(rows: Iterable[Row]) -> dict[str, Any]:
             the family tells unsafe and benign requests), answer (else the text in the answer tags), refused (else
             recognised by its wording). Episodes with tools have steps, invalid_calls, tools (how many are offered) and
             steps_needed; ``held_out`` "longer" marks tasks of more steps than were trained on, which have a figure of
-            their own and enter no other.
+            their own and count in none of accuracy, length, steps or calls.
 
     Returns:
-        ``metrics`` name → {value, low, high, n}; of episodes also ``by_tools`` and ``by_steps``; ``by_family``, ``by_level`` (reasoning only), ``by_cell``
-        ("family/level") and ``by_split`` ("family/split", where rows have a split), each name → {correct, pass@k,
-        length → {value, low, high, n}}; ``length_slope``, tokens per level; ``prompts`` and ``samples`` per prompt.
-        Every estimate's n counts prompts. A metric that no row is about is absent.
+        ``metrics`` name → {value, low, high, n}; ``by_family``, ``by_level`` (reasoning only), ``by_cell``
+        ("family/level") and ``by_split`` ("family/split", where rows have a split), of episodes ``by_tools`` and
+        ``by_steps``, each name → {correct, pass@k, length → {value, low, high, n}}; ``length_slope``, tokens per level;
+        ``prompts`` and ``samples`` per prompt. Every estimate's n counts prompts. A metric that no row is about is
+        absent.
     """
     rows = list(rows)
     prompts, greedy = _prompts(rows), _prompts(rows, greedy=True)

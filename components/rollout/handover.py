@@ -231,7 +231,8 @@ class Handover:
         cuts = sorted({m.start() + 1 for m in self._names.finditer(text)}) if self._names else []
         pieces = [text[i:j] for i, j in zip([0, *cuts], [*cuts, len(text)], strict=True)]
         tokens = [t for piece in pieces if piece for t in self._encode(piece, split_special_tokens=True)]
-        special = set(self._added.values()).intersection(tokens)
+        # What a tokenizer has no letters for becomes its unknown token, which opens nothing.
+        special = set(self._added.values()).intersection(tokens) - {self._tokenizer.unk_token_id}
         if special:
             raise ValueError(f"the tokenizer turns tool output into special tokens {sorted(special)}: {text[:80]!r}")
         return tokens

@@ -16,7 +16,7 @@ _COLUMNS = (
     ("pass^", "pass^{k}"),
     ("steps", "steps"),
     ("invalid_calls", "invalid\ncalls"),
-    ("longer", "one step\nmore"),
+    ("longer", "a step\nmore"),
     ("unsafe_refused", "unsafe\nrefused"),
     ("benign_answered", "benign\nanswered"),
 )
@@ -31,6 +31,8 @@ def console_table(summary: Mapping[str, Any]) -> Table:
     """
     stages: Sequence[Mapping[str, Any]] = summary.get("stages", ())
     present = [(name, title) for key, title in _COLUMNS for name in [_resolve(key, stages)] if name]
+    if any(name == "steps" for name, _ in present):  # of agents there is more to say than fits beside these
+        present = [column for column in present if column[0] not in ("format_rate", "length")]
     table = Table(
         title="Evaluation on held-out prompts", title_style="bold", title_justify="left", box=None, padding=(0, 1)
     )

@@ -8,6 +8,7 @@ import pytest
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
+from components.data.agent import AgentTasks
 from components.data.builtin import Builtin
 from components.data.gym import ReasoningGym
 from components.data.programs import Programs
@@ -18,6 +19,7 @@ from components.data.tables import Table
 
 CONF = Path(__file__).parents[2] / "conf" / "data"
 EXPECTED = {
+    "agent": AgentTasks,
     "builtin": Builtin,
     "gsm8k": Table,
     "hub": Table,
@@ -40,6 +42,8 @@ def test_every_option_is_built(file: Path) -> None:
     node = OmegaConf.load(file)
     if OmegaConf.is_missing(node, "path"):
         node.path = "questions.jsonl"
+    elif "environment" in node:
+        node.environment = None  # the run's
     elif "reader" in node and OmegaConf.is_missing(node.reader, "name"):
         node.reader.name = "org/name"
     source = instantiate(node)

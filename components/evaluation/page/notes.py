@@ -186,8 +186,8 @@ def _episodes(stages: Sequence[Mapping[str, Any]]) -> Iterator[Note]:
     if reliable and several:
         k = last["samples"]
         text = (
-            f"After {last['name']} {percent(several)} of the tasks are done in one of {k} tries, {percent(reliable)} in "
-            f"all {k} of them."
+            f"After {last['name']} {percent(several)} of the tasks are done in one of {k} tries, {percent(reliable)} "
+            f"in all {k} of them."
         )
         yield Note("info" if reliable["value"] > 0.5 * several["value"] else "warn", "How far to rely on it", text)
     longer, trained = last["metrics"].get("longer"), last["metrics"].get("pass@1")
