@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 
 from components.data.jobs import Job, Maker
 
@@ -22,7 +23,7 @@ def _two(rng: random.Random, end: str = "txt") -> tuple[str, str]:
     return f"{first}{rng.randint(1, 99)}.{end}", f"{second}{rng.randint(1, 99)}.{end}"
 
 
-def _lines(words: list[str]) -> str:
+def _lines(words: Iterable[str]) -> str:
     return "".join(f"{word}\n" for word in words)
 
 

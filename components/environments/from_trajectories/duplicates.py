@@ -33,13 +33,13 @@ def without_duplicates(
         ends = Counter(_key(environment.check) for environment in group)
         (most, count), *others = ends.most_common(2)
         if others and others[0][1] == count:
-            out += [(e, "contradictory", f"as {_others(e, group)}, with another end") for e in group]
+            out.extend((e, "contradictory", f"as {_others(e, group)}, with another end") for e in group)
             continue
         agreed = [environment for environment in group if _key(environment.check) == most]
         kept.append(agreed[0])
-        out += [(e, "duplicate", f"of {agreed[0].id}") for e in agreed[1:]]
+        out.extend((e, "duplicate", f"of {agreed[0].id}") for e in agreed[1:])
         detail = f"{count} of {len(group)} solutions end as {agreed[0].id}"
-        out += [(e, "contradictory", detail) for e in group if not any(e is other for other in agreed)]
+        out.extend((e, "contradictory", detail) for e in group if not any(e is other for other in agreed))
     first: list[Environment] = []
     by_end: dict[Hashable, list[Environment]] = defaultdict(list)
     for environment in kept:

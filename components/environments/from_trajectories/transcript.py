@@ -66,7 +66,8 @@ class Rejected(Exception):
 
     def __init__(self, reason: Reason, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")
-        self.reason, self.detail = reason, detail
+        self.reason: Reason = reason
+        self.detail = detail
 
 
 @dataclass(frozen=True, slots=True)
