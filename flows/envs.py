@@ -15,7 +15,7 @@ EPILOG = """\
   r1flow envs build transcripts.jsonl --to envs      replay, verify, deduplicate; writes envs/tasks.jsonl
   r1flow envs ls envs                                what there is, and why the rest was left out
   r1flow envs check envs                             do the solutions still pass here?
-  r1flow run pipeline=… data=jsonl data.path=envs/tasks.jsonl environment=shell reward=agent
+  r1flow run pipeline=agent_tasks data.path=envs/tasks.jsonl          train on it; environment=shell for commands
 
 Forms (--format): transcripts, one JSON object a line:
   {"instruction": "…", "actions": [{"shell": "sort a > b", "output": "", "exit_code": 0}, …],
