@@ -251,6 +251,12 @@ def _define_data(parser: argparse.ArgumentParser) -> None:
     define(parser)
 
 
+def _define_envs(parser: argparse.ArgumentParser) -> None:
+    from flows.envs import define
+
+    define(parser)
+
+
 def _positive(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expects a whole number of at least 1, got {text!r}")
@@ -418,6 +424,12 @@ def _data(options: argparse.Namespace) -> int:
     return check_data(options, _console())
 
 
+def _envs(options: argparse.Namespace) -> int:
+    from flows.envs import envs
+
+    return envs(options, _console())
+
+
 def _console() -> Any:
     """A console that doesn't cut tables where there is no terminal to fit."""
     from rich.console import Console
@@ -438,6 +450,7 @@ _COMMANDS: dict[str, tuple[str, _Define, Callable[[argparse.Namespace], int]]] =
     "chat": ("Talk to a trained model; reads lines from standard input.", _define_chat, _chat),
     "export": ("Write a finished model as a directory for other programs, with a model card.", _define_export, _export),
     "data": ("Check a file of your own: what a run would make of it, or what is wrong.", _define_data, _data),
+    "envs": ("Make environments of recorded transcripts of agents; check and list them.", _define_envs, _envs),
     "cache": ("List, verify, clean, pin, export or import finished stages.", _define_cache, _cache),
 }
 

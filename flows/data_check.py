@@ -21,6 +21,8 @@ One JSON object per line, UTF-8 (.jsonl, .gz; CSV, TSV and Parquet likewise). On
   trace                  worked solution for the cold start, with or without <think>…</think><answer>…</answer>
   chosen, rejected       a preference pair: text, or messages that end with the assistant's
   family, level          cell of the curriculum and of the evaluation; level is a whole number, 0 the easiest
+  meta                   an object: what an agent's episode begins with (store, database, files), tools, and check, what
+                         must hold at its end; such rows need no answer
   id                     a name of its own: letters, digits, dots, dashes, underscores
 
 Other names of columns and other settings of the source, as on the command line of a run without "data." in front:

@@ -16,6 +16,14 @@ from flows.modules import literal
 from flows.stage import StageSpec
 
 _ACCURACY, _CODE = "components.rewards.accuracy.Accuracy", "components.rewards.code.Code"
+_BY_STATE = {
+    "components.rewards.agent.Completion",
+    "components.rewards.agent.Success",
+}  # they judge what is left at the end
+_FIXES = {
+    "code": ", as reward=code does",
+    "state": ", or judge the episode's end: reward=agent, and components.rewards.agent.Success as accuracy",
+}
 _PROGRAMS = "components.data.programs.Programs"
 _TINY = "components.models.tiny.Tiny"
 _MAX_CHARS = 20_000  # of a prompt, where the cleaning does not say
@@ -30,8 +38,10 @@ def verifier_problems(specs: Sequence[StageSpec], held: Mapping[str, Mapping[str
     built_in = literal("components.rewards.accuracy", "VERIFIERS") or ()
     lacking: dict[tuple[str, int], list[str]] = {}
     for spec in specs:
-        judges = [node for node in nodes(spec.settings) if node["_target_"] == _ACCURACY]
-        known = {*built_in, "open", *(name for node in judges for name in (node.get("verifiers") or {}))}
+        found = list(nodes(spec.settings))
+        judges = [node for node in found if node["_target_"] == _ACCURACY]
+        by_state = {"state"} if any(node["_target_"] in _BY_STATE for node in found) else set()
+        known = {*built_in, *by_state, "open", *(name for node in judges for name in (node.get("verifiers") or {}))}
         for contents in held.get(spec.inputs.get("data", ""), {}).values() if judges else ():
             for name, n in contents.items():
                 kind, _, verifier = name.partition("/")
@@ -39,7 +49,7 @@ def verifier_problems(specs: Sequence[StageSpec], held: Mapping[str, Mapping[str
                     lacking.setdefault((verifier, n), []).append(spec.name)
     for (verifier, n), stages in lacking.items():
         where = f"stage{'s' if len(stages) > 1 else ''} {', '.join(stages)}"
-        fix = "name it in verifiers of these stages' Accuracy" + (", as reward=code does" if verifier == "code" else "")
+        fix = f"name it in verifiers of these stages' Accuracy{_FIXES.get(verifier, '')}"
         yield Problem(where, "accuracy", f"no verifier {verifier!r}, so {n} tasks of the data can never score", fix=fix)
 
 

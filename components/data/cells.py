@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -57,6 +59,18 @@ class Cell:
         if not slug:
             self.problem(name, f"not a name (got {shown(value)})", "letters, digits, dots, dashes, underscores")
         return slug or None
+
+    def mapping(self, name: str) -> dict[str, Any]:
+        """A JSON object, or the text of one; {} if there is none. Another value is wrong in a column that was named."""
+        value = self.get(name)
+        if isinstance(value, str):
+            with contextlib.suppress(ValueError, RecursionError):
+                value = json.loads(value)
+        if isinstance(value, dict):
+            return value
+        if value is not None and name in self.columns:
+            self.problem(name, f"expected an object (got {shown(value)})", "one JSON object, or no such column")
+        return {}
 
     def reply(self, name: str) -> str | None:
         """A response as text, or as the assistant's turn at the end of a list of messages."""

@@ -17,7 +17,7 @@ from components.types import Message, Task
 
 __all__ = ["FIELDS", "NAME", "Reading", "Record", "Seen", "nearest", "read_record"]
 
-FIELDS = ("id", "prompt", "messages", "system", "answer", "trace", "chosen", "rejected", "family", "level")
+FIELDS = ("id", "prompt", "messages", "system", "answer", "trace", "chosen", "rejected", "family", "level", "meta")
 _ROLES = ("system", "user", "assistant", "tool")
 _TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 
@@ -62,6 +62,8 @@ def read_record(where: str, row: Mapping[str, Any], problems: Problems, reading:
         cell.problem("chosen" if chosen is None else "rejected", "missing beside the other (got null)", "give both")
     family = cell.slug("family") or reading.family
     level = _steps(trace) if reading.levels == "steps" else cell.level()
+    meta = cell.mapping("meta")
+    judged = answer is not None or "check" in meta
     identity = cell.name("id")
     if len(problems.lines) > before or messages is None:
         return None
@@ -70,10 +72,11 @@ def read_record(where: str, row: Mapping[str, Any], problems: Problems, reading:
         id=identity or task_id(family[:40], level, prompt),
         messages=messages,
         answer=answer,
-        verifier=reading.verifier if answer is not None else "open",
+        verifier=reading.verifier if answer is not None else "state" if judged else "open",
         family=family,
         level=level,
-        kind="reasoning" if answer is not None else "general",
+        kind="reasoning" if judged else "general",
+        meta=meta,
     )
     return Record(where, task, trace, chosen, rejected)
 

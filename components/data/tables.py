@@ -19,7 +19,8 @@ _TAG = re.compile(r"</?(?:think|answer)>")
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Tasks, traces and pairs from rows; a row without an answer becomes a general task that only a model can judge.
+    """Tasks, traces and pairs from rows; a row without an answer becomes a general task that only a model can judge,
+    unless its ``meta`` has a ``check``, by which the environment's final state is judged (verifier "state").
 
     Attributes:
         reader: where the rows come from (``components.data.readers``).
@@ -29,7 +30,7 @@ class Table:
             ``prompt`` (text) or ``messages`` (list of role and content, ending with the user) is required; ``answer``;
             ``trace`` (worked solution for the cold start, with or without ``<think>`` tags); ``chosen`` and
             ``rejected`` (a pair; text, or messages that end with the assistant's); ``family``, ``level`` (curriculum
-            and evaluation cell); ``system``; ``id``.
+            and evaluation cell); ``system``; ``id``; ``meta`` (an object: for agents the world, ``tools``, ``check``).
         verifier: how answers are compared: "exact" or "math".
         answer_after: the gold answer is what follows this marker in the answer column ("####"), and what stands before
             it is the trace unless a trace column is given.

@@ -26,15 +26,16 @@ class DatabaseSession:
         self._connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         # The tools of an episode are called one at a time, if not always from one thread.
         script = "" if task is None else task.meta.get("database", "")
-        self._connection.executescript(script if isinstance(script, str) else ";\n".join(script))
         stream = random.Random(derive("database", "" if task is None else task.id))
         self._connection.create_function("random", 0, lambda: stream.getrandbits(63) - 2**62)
         self._connection.create_function("randomblob", 1, lambda n: stream.randbytes(min(int(n), 1000)))
         self._connection.execute(f"PRAGMA max_page_count = {_PAGES}")
         self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LENGTH)
-        self._connection.set_authorizer(_authorise)
         self._ticks = 0
+        # What a task begins with may come from anywhere, too: it is no way to other files either.
+        self._connection.set_authorizer(authorise)
         self._connection.set_progress_handler(self._tick, _TICK)
+        self._connection.executescript(script if isinstance(script, str) else ";\n".join(script))
 
     def query(self, sql: str) -> str:
         """Run one SQL statement; rows come back one a line, columns separated by |.
@@ -79,7 +80,8 @@ class DatabaseSession:
         return self._ticks * _TICK >= _STEPS
 
 
-def _authorise(action: int, first: str | None, second: str | None, *_: Any) -> int:
+def authorise(action: int, first: str | None, second: str | None, *_: Any) -> int:
+    """SQLite's authorizer: other files, pragmas, virtual tables and the clock are refused."""
     # Of a function the name is the second argument.
     clock = action == sqlite3.SQLITE_FUNCTION and (second or "").lower() in _CLOCKS
     return sqlite3.SQLITE_DENY if action in _FORBIDDEN or clock else sqlite3.SQLITE_OK

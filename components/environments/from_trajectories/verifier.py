@@ -1,0 +1,81 @@
+"""What must hold at the end, in the vocabulary of a task's ``meta.check``, and what must not be looked at.
+
+Every file and every table is asked for: those that the solution changed or made with what it made of them, those that
+it removed as absent, and those that it left alone as they were, so that one who solves a task by destroying the rest
+does not pass. Rows are asked for in any order. Times, owners and rights of files are never looked at, nor is the way by
+which the end was reached.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from components.environments.from_trajectories.transcript import Rejected
+
+_FILE = re.compile(r"(?<![\w*?./@:-])[\w-]{2,}(?:[./][\w-]+)*\.[A-Za-z][A-Za-z0-9]{1,4}(?![\w*])")
+
+
+def check_of(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """The check of an end that was reached from a beginning, both as toolsets leave them.
+
+    Raises:
+        Rejected: "unverifiable", a changed file that is no text or too long.
+    """
+    makers = {"shell": _files, "database": _tables, "store": _entries}
+    return {name: makers[name](before[name], after[name]) for name in after}
+
+
+def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Names of the files, tables and keys that differ."""
+    found = []
+    for name in after:
+        old, new = (state[name]["files"] if name == "shell" else state[name] for state in (before, after))
+        found += sorted(key for key in old.keys() | new.keys() if not _alike(old.get(key, ...), new.get(key, ...)))
+    return found
+
+
+def unmet(instruction: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
+    """A file that the instruction names, and that occurs neither in the beginning nor in the end."""
+    if "shell" not in after:
+        return None
+    known = [text for state in (before, after) for item in state["shell"]["files"].items() for text in item if text]
+    for found in _FILE.finditer(instruction):
+        if not any(found[0] in text or text.rstrip("/@") in found[0].split("/") for text in known):
+            return found[0]
+    return None
+
+
+def _files(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    old, new = before["files"], after["files"]
+    asked: dict[str, Any] = {}
+    for path in sorted(old.keys() | new.keys()):
+        if path not in new:
+            asked[path] = {"$absent": True}
+        elif path.endswith("/") and any(other != path and other.startswith(path) for other in new):
+            continue  # it is there if what is in it is
+        elif new[path] is not None:
+            asked[path] = new[path]
+        elif path not in old or old[path] is not None:
+            raise Rejected("unverifiable", f"{path} is no text, or too long a one")
+    return {"files": asked}
+
+
+def _tables(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    asked: dict[str, Any] = {name: {"$absent": True} for name in before if name not in after}
+    for name, table in after.items():
+        rows = {"rows": {"$rows": table["rows"]}}
+        same_columns = name in before and before[name]["columns"] == table["columns"]
+        asked[name] = rows if same_columns else {"columns": table["columns"], **rows}
+    return asked
+
+
+def _entries(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    return {**{key: {"$absent": True} for key in before if key not in after}, **after}
+
+
+def _alike(a: Any, b: Any) -> bool:
+    if isinstance(a, Mapping) and isinstance(b, Mapping) and "rows" in a and "rows" in b:
+        return a.get("columns") == b.get("columns") and sorted(map(repr, a["rows"])) == sorted(map(repr, b["rows"]))
+    return type(a) is type(b) and a == b
