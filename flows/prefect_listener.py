@@ -21,15 +21,15 @@ _PASSED_ON = {"run": 0.0, "stage": 0.0, "say": 0.0, "finding": 0.0, "progress": 
 
 
 @contextlib.contextmanager
-def recorded_in_prefect(home: Path, run: str, events: Fanout) -> Iterator[None]:
-    """Record in Prefect what is emitted inside this block."""
+def recorded_in_prefect(home: Path, run: str, events: Fanout, limit_s: float = 5.0) -> Iterator[None]:
+    """Record in Prefect what is emitted inside this block; at its end wait for the record at most ``limit_s``."""
     listener = PrefectListener(home, run, events)
     events.add(listener)
     try:
         yield
     finally:
         events.flush()
-        listener.close()
+        listener.close(limit_s)
 
 
 class PrefectListener:
@@ -89,7 +89,7 @@ class PrefectListener:
         self._passed_on[key] = now
         return True
 
-    def close(self, limit_s: float = 5.0) -> None:
+    def close(self, limit_s: float) -> None:
         """End of the run. What is not recorded within ``limit_s`` is left to the process, which goes on by itself."""
         assert self._process.stdin is not None
         self._closed = True
@@ -98,6 +98,8 @@ class PrefectListener:
         try:
             code = self._process.wait(limit_s)
         except subprocess.TimeoutExpired:
+            if not limit_s:
+                return
             if (url := configured_api_url()) is None or self._connected:
                 self._tell("Prefect is still recording this run, in the background")
             else:

@@ -143,7 +143,7 @@ def run(
         header = _header(prepared, record)
         with (
             Fanout([_told(listener, header) for listener in listeners]) as emit,
-            _orchestrated(prepared, record.id, emit),
+            _orchestrated(prepared, record.id, emit, in_sweep=bool(sweep)),
         ):
             emit.add(monitor := Monitor(prepared.specs, emit))
             if listener is not None:
@@ -182,13 +182,14 @@ def run(
     return code
 
 
-def _orchestrated(prepared: Prepared, run: str, events: Any) -> contextlib.AbstractContextManager[None]:
+def _orchestrated(prepared: Prepared, run: str, events: Any, *, in_sweep: bool) -> contextlib.AbstractContextManager[None]:
     """Prefect's record of the run, unless ``orchestrator=inline``."""
     if prepared.config.root["orchestrator"] == "inline":
         return contextlib.nullcontext()
     from flows.prefect_listener import recorded_in_prefect
 
-    return recorded_in_prefect(prepared.artifacts / "prefect", run, events)
+    limit_s = 0.0 if in_sweep else 5.0  # the next run of a sweep doesn't wait for the record of this one
+    return recorded_in_prefect(prepared.artifacts / "prefect", run, events, limit_s)
 
 
 def _header(prepared: Prepared, record: Any) -> dict[str, Any]:
