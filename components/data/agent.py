@@ -46,8 +46,8 @@ class AgentTasks:
     scale: float = 1.0
     pretrain_lines: int = 52_000
     cold_start: int = 3_000
-    wandering: float = 0.4
-    hasty: float = 0.2
+    wandering: float = 0.5
+    hasty: float = 0.1
     cold_start_steps: Sequence[float] = (3, 3, 2, 1, 1)
     trained_steps: int = 5
     safety_examples: int = 1_200
