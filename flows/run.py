@@ -182,7 +182,9 @@ def run(
     return code
 
 
-def _orchestrated(prepared: Prepared, run: str, events: Any, *, in_sweep: bool) -> contextlib.AbstractContextManager[None]:
+def _orchestrated(
+    prepared: Prepared, run: str, events: Any, *, in_sweep: bool
+) -> contextlib.AbstractContextManager[None]:
     """Prefect's record of the run, unless ``orchestrator=inline``."""
     if prepared.config.root["orchestrator"] == "inline":
         return contextlib.nullcontext()
