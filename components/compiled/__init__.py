@@ -27,7 +27,7 @@ def kernels() -> ModuleType | None:
     try:
         from llvmlite.binding import get_host_cpu_features
 
-        options: Any = import_module("numba.core.config")
+        options: Any = import_module("numba").config
 
         if platform.machine().lower() in ("x86_64", "amd64") and not get_host_cpu_features().get("fma"):
             return None  # emulated fused multiply-adds are slower than the operators they would replace

@@ -51,7 +51,7 @@ def load_trainable(
 
 
 def _recomputing(model: Any) -> Any:
-    model.gradient_checkpointing_enable({"use_reentrant": False})
+    model.activation_checkpointing_enable({"use_reentrant": False})
     return model.train()  # transformers recomputes in train mode only
 
 

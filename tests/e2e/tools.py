@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from components.compiled import cache_folder
+
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 LIMIT_S = 600.0  # far beyond what anything takes; the machine may be shared
@@ -96,6 +98,7 @@ class Workplace:
             "PYTHONPATH": os.pathsep.join([str(HERE / "offline"), str(ROOT)]),
             "PYTHONDONTWRITEBYTECODE": "1",
             "HF_HUB_OFFLINE": "1",
+            "NUMBA_CACHE_DIR": str(cache_folder()),  # else every test would compile the loops of decoding anew
             "R1FLOW_TEST_NETWORK_LOG": str(self.network_log),
             "R1FLOW_TEST_MARK": self.mark,
             **more,
