@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 JOBS = "database/set,database/raise,database/remove,database/add,database/rename,database/copy"
 SMALL = (
-    *("base.steps=200", "data.max_test=100", "rl_1.steps=25", "rl_1.quotas.reasoning=16", "model.max_new_tokens=160"),
+    *("base.steps=200", "data.max_test=100", "rl_1.steps=100", "rl_1.quotas.reasoning=16", "model.max_new_tokens=160"),
     *("orchestrator=inline", "tracking=none", "launcher=inprocess"),
 )
 
@@ -31,7 +31,7 @@ def test_reinforcement_learning_on_generated_environments_improves_held_out_ones
     trained = {row["prompt"] for row in read_rows_of(place, "curate")}
     before, after = (read_rows(place.artifact(f"eval_{name}") / "answers.parquet") for name in ("cold_start", "rl_1"))
     assert not trained & {row["prompt"] for row in after}
-    assert rate(after) > rate(before) + 0.03  # half of what was measured: 25.0 → 31.8 %
+    assert rate(after) > rate(before) + 0.13  # half of what was measured: 25.0 → 51.5 %
 
 
 def read_rows_of(place: Workplace, stage: str) -> list[dict[str, str]]:
