@@ -163,7 +163,7 @@ def test_cleaning_keeps_the_same_instruction_in_another_world_and_drops_the_same
 def test_shares_of_manners_and_of_wrong_labels_are_those_asked_for(environment: ToolEnvironment) -> None:
     corpus = AgentTasks(environment=environment, scale=0.01, cold_start=60_000, safety_examples=60_000).load(3)
     share = {m: sum(e.source == m for e in corpus.cold_start) / 600 for m in ("careful", "wandering", "hasty")}
-    assert share == pytest.approx({"careful": 0.4, "wandering": 0.4, "hasty": 0.2}, abs=0.07)
+    assert share == pytest.approx({"careful": 0.4, "wandering": 0.5, "hasty": 0.1}, abs=0.07)
     noisy = [example for example in corpus.general if example.source.endswith("-noise")]
     assert len(noisy) / 600 == pytest.approx(0.2, abs=0.06)
 
