@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from typing import Any
 
@@ -23,8 +24,15 @@ def ask(url: str, path: str, body: Any = None) -> Any:
     request = urllib.request.Request(
         f"{url}/api/{path}", json.dumps(body or {}).encode(), {"content-type": "application/json"}
     )
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        return json.load(answer)
+    for _ in range(20):
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            if error.code != 503:  # its database is locked for the moment
+                raise
+            time.sleep(1)
+    raise TimeoutError(f"{path}: the server has no time")
 
 
 def becomes(wanted: Any, look: Any) -> Any:
