@@ -28,9 +28,17 @@ def test_nothing_is_wrong_with_the_default(conf, tmp_path):
     assert len(check(conf, artifacts=tmp_path)) == 4
 
 
-@pytest.mark.parametrize("pipeline", sorted(file.stem for file in (ROOT / "conf" / "pipeline").glob("*.yaml")))
+PIPELINES = sorted(file.stem for file in (ROOT / "conf" / "pipeline").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("pipeline", [name for name in PIPELINES if name != "agent_tasks"])
 def test_nothing_is_wrong_with_a_built_in_pipeline(pipeline):
     assert check(None, f"pipeline={pipeline}")
+
+
+def test_a_pipeline_for_tasks_of_ones_own_asks_where_they_are():
+    with pytest.raises(BadInput, match=r"source\.path: must be given"):
+        check(None, "pipeline=agent_tasks")
 
 
 @pytest.mark.parametrize(
