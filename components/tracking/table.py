@@ -16,7 +16,6 @@ _COLUMNS = (
     ("pass^", "pass^{k}"),
     ("steps", "steps"),
     ("invalid_calls", "invalid\ncalls"),
-    ("longer", "a step\nmore"),
     ("unsafe_refused", "unsafe\nrefused"),
     ("benign_answered", "benign\nanswered"),
 )
@@ -32,11 +31,12 @@ def console_table(summary: Mapping[str, Any]) -> Table:
     stages: Sequence[Mapping[str, Any]] = summary.get("stages", ())
     present = [(name, title) for key, title in _COLUMNS for name in [_resolve(key, stages)] if name]
     if any(name == "steps" for name, _ in present):  # of agents there is more to say than fits beside these
-        present = [column for column in present if column[0] not in ("format_rate", "length")]
+        several = {name for name, _ in present if name.startswith("pass@") and name != "pass@1"}
+        present = [column for column in present if column[0] not in {"format_rate", "length", *several}]
     table = Table(
         title="Evaluation on held-out prompts", title_style="bold", title_justify="left", box=None, padding=(0, 1)
     )
-    table.add_column("stage", style="bold")
+    table.add_column("stage", style="bold", no_wrap=True)
     for name, title in present:
         table.add_column(title.format(k=name[5:]), justify="right", no_wrap=True)
     for stage in stages:
