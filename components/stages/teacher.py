@@ -139,9 +139,13 @@ class Lessons:
         replies = self.out.peers.sum(self.spent["asked"])
         if replies or not failed or (self.out.peers.sum(self.cached) and len(failed) < self._patience):
             return
-        remedy = "" if " Fix: " in failed[0] else (
-            f". Fix: start the server, or check {self.out.name}.teacher.url and teacher.model: it is asked at "
-            f"{self.teacher.url}/chat/completions for {self.teacher.request['model']!r}"
+        remedy = (
+            ""
+            if " Fix: " in failed[0]
+            else (
+                f". Fix: start the server, or check {self.out.name}.teacher.url and teacher.model: it is asked at "
+                f"{self.teacher.url}/chat/completions for {self.teacher.request['model']!r}"
+            )
         )
         raise ValueError(
             f"{self.out.name}: the teacher answered none of {len(failed)} questions, the first: {failed[0]}{remedy}"
