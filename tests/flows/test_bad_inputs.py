@@ -6,6 +6,7 @@ behind; what is accepted says what it made of it.
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
@@ -129,6 +130,20 @@ def measured_on(folder: Path) -> Path:
     return folder / "test.jsonl"
 
 
+def cut_off(folder: Path) -> Path:
+    file = folder / "q.jsonl.gz"
+    file.write_bytes(gzip.compress(json.dumps(GOOD[0]).encode())[:-9])
+    return file
+
+
+def trained_on(*names: str) -> Callable[[Path], Made]:
+    def make(folder: Path) -> Made:
+        (folder / "weights.bin").write_bytes(bytes(99))
+        return [*data()(folder), f"curate.trained_on=[{', '.join(names)}]"]
+
+    return make
+
+
 def talk(*roles: str) -> dict[str, Any]:
     return {"prompt": None, "messages": [{"role": role, "content": "hello"} for role in roles]}
 
@@ -218,6 +233,12 @@ REFUSED: dict[str, Case] = {
     ),
     "39 NaN in the weights": (model(with_nan), ["tensor model.norm.weight [16] holds 1 values that are NaN"]),
     "40 no place for artifacts": (no_directory, ["configuration artifacts: is not a directory", "set artifacts=DIR"]),
+    "trained on what is missing": (trained_on("none.jsonl"), ["trained_on: none.jsonl does not exist", HERE]),
+    "trained on weights": (trained_on("q.jsonl", "weights.bin"), ["trained_on: weights.bin is a binary file, no text"]),
+    "cut off gzip": (
+        lambda folder: ["data=jsonl", f"data.path={cut_off(folder)}"],
+        ["q.jsonl.gz:1 file: the gzip file ends too early", "download or write it again"],
+    ),
     "41 newer manifest": (newer, ["written by a newer r1flow (schema r1flow/99", "upgrade r1flow"]),
 }  # fmt: skip
 
