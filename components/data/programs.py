@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -136,12 +137,12 @@ class Programs:
 def _no_check(code: str) -> tuple[str, str] | None:
     """Why code is no test of a candidate, and the remedy."""
     try:
-        tree = ast.parse(code)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes that Python will no longer take one day
+            tree = ast.parse(code)
     except SyntaxError as error:
-        return (
-            f"is no Python: {error.msg} in its line {error.lineno} (got {shown((error.text or '').strip())})",
-            "repair it",
-        )
+        line = shown((error.text or "").strip())
+        return f"is no Python: {error.msg} in its line {error.lineno} (got {line})", "repair it"
     except (ValueError, RecursionError, MemoryError) as error:
         return f"is no Python that can be read ({error or type(error).__name__})", "repair it"
     check = next((s for s in tree.body if isinstance(s, ast.FunctionDef) and s.name == "check"), None)

@@ -171,9 +171,7 @@ def test_a_stopped_stage_asks_only_the_rest(given: Inputs, tmp_path: Path, serve
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
-def test_no_more_is_asked_once_the_money_is_spent(
-    given: Inputs, tmp_path: Path, server: Any, concurrency: int
-) -> None:
+def test_no_more_is_asked_once_the_money_is_spent(given: Inputs, tmp_path: Path, server: Any, concurrency: int) -> None:
     url, asked = server
     teacher = Teacher(url=url, model="tags", price_out=1e6, max_cost=100.0, concurrency=concurrency)  # 20 a reply
     said: list[str] = []
