@@ -186,7 +186,7 @@ def test_an_endpoint_that_is_away_is_told_with_cause_address_and_remedy(
 ) -> None:
     url = f"http://127.0.0.1:{free_port}/v1"
     teacher = Teacher(url=url, model="tags", retries=0, concurrency=2)
-    with pytest.raises(ValueError, match="answered none of [45] questions") as told:  # of 160
+    with pytest.raises(ValueError, match=r"answered none of [45] questions") as told:  # of 160
         run(given, folder(tmp_path, "traces"), teacher=teacher, prompts=40, samples=4)
     assert f"the first: {url}: ConnectionRefusedError: " in str(told.value)
     assert "Fix: start the server, or check traces.teacher.url and teacher.model" in str(told.value)
@@ -198,7 +198,7 @@ def test_a_few_questions_that_are_never_answered_cost_no_reply_that_is_there(tmp
     lessons.cached, lessons.failures = 10, ["refused"] * 7
     lessons.raise_if_silent()
     lessons.failures *= 2
-    with pytest.raises(ValueError, match="none of 14 questions, the first: refused. Fix: start the server"):
+    with pytest.raises(ValueError, match=r"none of 14 questions, the first: refused\. Fix: start the server"):
         lessons.raise_if_silent()
 
 
