@@ -14,7 +14,7 @@ from flows.preflight import check_node
 from flows.supply import failing_golds
 
 CONTRACT = """\
-One JSON object per line, UTF-8 (.jsonl, .gz; CSV, TSV and Parquet likewise). Only a prompt is required:
+One JSON object per line, UTF-8 (.jsonl; CSV and TSV likewise, each also as .gz; Parquet). Only a prompt is required:
 
   prompt, or messages    the question; or a list of {"role", "content"} that ends with the user's turn. system: optional
   answer                 the gold answer, text or number; without one only a model can judge (a general task)

@@ -93,12 +93,18 @@ def failing_golds(source: Any, judge: Mapping[str, Any], allow: Sequence[str], l
     try:
         with code.sandbox:
             for where, task, program in golds:
-                verdict = code.judge(task, f"```python\n{program}\n```")
+                try:
+                    verdict = code.judge(task, f"```python\n{program}\n```")
+                except ValueError as error:  # tests that are none
+                    text = str(error).partition(" Fix: ")[0].removesuffix(".")
+                    fix = "repair the row's tests, or drop it: see components.rewards.code_tests.read_tests"
+                    yield Problem(f"{where} test", "", text, fix=fix)
+                    continue
                 if verdict.outcome not in ("pass", "infra"):
                     problem = f"fails the task's own tests ({verdict.detail or verdict.outcome})"
                     fix = "repair program or tests, or drop the row"
                     yield Problem(f"{where} canonical_solution", "", problem, fix=fix)
-    except (RuntimeError, ValueError) as error:  # no sandbox that holds; tests that are none
+    except (RuntimeError, ValueError) as error:  # no sandbox that holds
         text = " ".join(str(error).split())
         yield Problem("data", "", f"its programs can't be run: {text.partition(' Fix: ')[0]}", fix=_SANDBOX)
 

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+<<<<<<< HEAD
 import json
+=======
+import math
+>>>>>>> baddata
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -37,7 +42,13 @@ class Cell:
     def text(self, name: str, *, numbers: bool = False) -> str | None:
         value = self.get(name)
         if numbers and isinstance(value, int | float) and not isinstance(value, bool):
-            return str(value)
+            if math.isfinite(value):
+                return str(value)
+            self.problem(name, f"too large to be a number (got {shown(value)})", "write it as text")
+            return None
+        if isinstance(value, str) and "\0" in value:
+            self.problem(name, f"holds the character NUL (got {shown(value)})", "take it out, or drop the row")
+            return None
         if value is None or isinstance(value, str):
             return value
         kinds = "text or a number" if numbers else "text"
@@ -92,6 +103,11 @@ class Cell:
             self.problem("level", f"expected a whole number from 0 (got {shown(value)})", "0 is the easiest")
             return 0
         return int(found[1])
+
+
+def is_blank(text: str) -> bool:
+    """True if nothing in it can be seen: white space, control characters, zero-width ones."""
+    return all(c.isspace() or unicodedata.category(c) in ("Cc", "Cf") for c in text)
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

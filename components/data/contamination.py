@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
+import io
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,9 +11,12 @@ from typing import Any
 
 from components.data.cleaning import words, words_of
 from components.data.corpus import DataError
+from components.data.files import DAMAGED, damage, opened
 from components.types import Task
 
 _ENDINGS = (".jsonl", ".json", ".txt", ".csv", ".tsv", ".md", ".parquet")
+_START = 1 << 16  # bytes that show whether a file is text
+_TEXTS = "name the text that it was trained on: JSON Lines, CSV, TSV, plain text or Parquet"
 
 
 def seen_in(tasks: Sequence[Task], texts: Iterable[str], *, n: int) -> set[str]:
@@ -49,17 +52,66 @@ def texts_of(paths: Iterable[str]) -> Iterator[str]:
     """All text in files, and in the files below directories: JSON's and tables' cells, lines of anything else.
 
     Raises:
-        DataError: a path that does not exist.
+        DataError: what `unreadable` finds; a file that turns out to be damaged, or to hold no words.
     """
+    paths = list(paths)
+    if problems := unreadable(paths):
+        raise DataError("\n".join(problems))
+    named = {str(Path(name).expanduser()) for name in paths}  # others may be empty: they were found in a directory
+    for file in _files(paths):
+        said = False
+        try:
+            for text in _texts(file):
+                said = said or any(map(str.isalnum, text))
+                yield text
+        except DAMAGED as error:
+            raise DataError(_told(str(file), *damage(error))) from error
+        if not said and (file.stat().st_size or str(file) in named):
+            raise DataError(_told(str(file), "there is no text in it to compare with", _TEXTS))
+
+
+def unreadable(paths: Iterable[str]) -> list[str]:
+    """What can be said against paths for `texts_of` at a glance: not there, no files of text below, binary files."""
+    problems = []
     for name in paths:
         path = Path(name).expanduser()
         if not path.exists():
-            raise DataError(
-                f"trained_on: {name} does not exist (working directory {Path.cwd()}). Fix: name files or directories"
-            )
-        files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if _suffix(p) in _ENDINGS)
-        for file in files:
-            yield from _texts(file)
+            fix = "name files or directories"
+            problems.append(_told(name, f"does not exist (working directory {Path.cwd()})", fix))
+        elif path.is_dir() and not _files([name]):
+            problems.append(_told(name, f"holds no file that ends in {', '.join(_ENDINGS)}, or these with .gz", _TEXTS))
+        else:
+            found = ((file, _no_text(file)) for file in _files([name]))
+            problems += [_told(str(file), *problem) for file, problem in found if problem]
+    return problems
+
+
+def _no_text(file: Path) -> tuple[str, str] | None:
+    """Why the beginning of a file is no text, and the remedy."""
+    try:
+        with opened(file) as content:
+            start = content.read(_START)
+    except DAMAGED as error:
+        return damage(error)
+    except OSError as error:
+        return f"can't be read ({error.strerror})", "make it readable"
+    if _suffix(file) == ".parquet":
+        return (
+            None if start.startswith(b"PAR1") else ("is no Parquet, as its name says", "write it again, or rename it")
+        )
+    return ("is a binary file, no text can be read from it", _TEXTS) if b"\0" in start else None
+
+
+def _told(name: str, problem: str, fix: str) -> str:
+    return f"trained_on: {name} {problem}. Fix: {fix}"
+
+
+def _files(paths: Iterable[str]) -> list[Path]:
+    found: list[Path] = []
+    for path in map(Path, paths):
+        path = path.expanduser()
+        found += [path] if path.is_file() else sorted(p for p in path.rglob("*") if _suffix(p) in _ENDINGS)
+    return [file for file in found if file.is_file()]
 
 
 def _suffix(file: Path) -> str:
@@ -70,10 +122,13 @@ def _texts(file: Path) -> Iterator[str]:
     if _suffix(file) == ".parquet":
         import pyarrow.parquet  # heavy, and only for such files
 
-        for batch in pyarrow.parquet.ParquetFile(file).iter_batches():
-            yield from _strings(batch.to_pylist())
+        try:
+            for batch in pyarrow.parquet.ParquetFile(file).iter_batches():
+                yield from _strings(batch.to_pylist())
+        except (pyarrow.ArrowException, OSError) as error:
+            raise DataError(_told(str(file), f"is not readable as Parquet ({error})", "write it again")) from error
         return
-    with (gzip.open if file.suffix == ".gz" else open)(file, "rt", encoding="utf-8", errors="replace") as lines:
+    with io.TextIOWrapper(opened(file), encoding="utf-8", errors="replace") as lines:
         for line in lines:
             if _suffix(file) in (".jsonl", ".json") and line.lstrip()[:1] in ("{", "["):
                 try:

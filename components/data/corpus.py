@@ -49,7 +49,7 @@ class Problems:
 
 def shown(value: Any) -> str:
     """A value as an error message quotes it: one line, not too long."""
-    text = json.dumps(value, ensure_ascii=False, default=str)
+    text = json.dumps(value, ensure_ascii=False, default=str).encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= 60 else text[:57] + "…"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +14,8 @@ from components.data.splits import bucket, contents_of
 from components.types import Example, Preference, Task
 
 Row = TypeVar("Row", Task, Example, Preference)
+
+KINDS = ("reasoning", "general")  # of tasks; a reward of one's own may know further ones
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +60,15 @@ class Mixture:
                 raise DataError(f"parts: {name!r} is not a name. Fix: letters, digits, dots, dashes, underscores")
             if part.weight is not None and not part.weight > 0:
                 raise DataError(f"parts.{name}.weight: must be positive (got {part.weight}). Fix: leave the part out")
+            if part.cap is not None and part.cap < 1:
+                raise DataError(f"parts.{name}.cap: must be at least 1 (got {part.cap}). Fix: leave the part out")
+            if part.cap_test is not None and part.cap_test < 0:
+                raise DataError(f"parts.{name}.cap_test: must not be negative (got {part.cap_test}). Fix: 0 for none")
+            if part.kind not in (None, *KINDS) and (near := difflib.get_close_matches(str(part.kind), KINDS, n=1)):
+                raise DataError(
+                    f"parts.{name}.kind: no kind is called so (got {part.kind!r}). Fix: did you mean {near[0]}? It is "
+                    f"{' or '.join(KINDS)}, or a name of reward.kinds that is less like them"
+                )
 
     def fingerprint(self) -> str:
         """Changes with the rows of any part."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from components.data.cells import NAME, Cell, nearest
+from components.data.cells import NAME, Cell, is_blank, nearest
 from components.data.corpus import Corpus, DataError, Problems, shown
 from components.data.general import task_id
 from components.data.readers import Reader, reader_of
@@ -110,7 +112,7 @@ class Programs:
     def _task(self, cell: Cell, row: Mapping[str, Any]) -> Task | None:
         prompt, test, entry = cell.text("prompt"), cell.text("test"), cell.text("entry_point")
         tests = cell.get("tests")
-        if prompt is None or not prompt.strip():
+        if prompt is None or is_blank(prompt):
             cell.problem("prompt", f"missing{nearest('prompt', row)}", "set columns.prompt, or drop the row")
             return None
         if not (test or tests):
@@ -120,6 +122,9 @@ class Programs:
         if test and not entry:
             cell.problem("entry_point", "missing beside test", "name the function under test")
             return None
+        if test and (problem := _no_check(test)):
+            cell.problem("test", *problem)
+            return None
         given = (cell.text("task_id", numbers=True) or "").replace("/", "-")
         name = given if NAME.fullmatch(given) else task_id(self.family, 0, prompt)
         meta: dict[str, Any] = {"prelude": prompt}
@@ -127,3 +132,24 @@ class Programs:
         return Task(
             name, (Message("user", self.instruction + prompt),), None, "code", self.family, 0, "reasoning", meta
         )
+
+
+def _no_check(code: str) -> tuple[str, str] | None:
+    """Why code is no test of a candidate, and the remedy."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes that Python will no longer take one day
+            tree = ast.parse(code)
+    except SyntaxError as error:
+        line = shown((error.text or "").strip())
+        return f"is no Python: {error.msg} in its line {error.lineno} (got {line})", "repair it"
+    except (ValueError, RecursionError, MemoryError) as error:
+        return f"is no Python that can be read ({error or type(error).__name__})", "repair it"
+    check = next((s for s in tree.body if isinstance(s, ast.FunctionDef) and s.name == "check"), None)
+    if check is None:
+        return f"defines no check(candidate) (got {shown(code)})", "define it: its asserts call the candidate"
+    if all(
+        isinstance(s, ast.Pass) or (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant)) for s in check.body
+    ):
+        return "its check asserts nothing, so that any program would pass", "give it asserts, or drop the row"
+    return None

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import csv
-import gzip
-import json
+import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal, Protocol
 
 from components.data.corpus import DataError, Problems, shown
-from components.data.files import digest_of, existing
+from components.data.files import DAMAGED, damage, digest_of, existing, opened
+from components.data.objects import read_object, repeated
 
 Part = Literal["train", "test"]
 Row = tuple[str, dict[str, Any]]  # ("questions.jsonl:17", {"prompt": …})
@@ -50,13 +50,17 @@ class Jsonl:
         return digest_of(self.path, self.test_path)
 
     def _read(self, file: Path, notes: list[str]) -> Iterator[Row]:
-        problems, found, limit, number = Problems(), False, int(self.max_line_mb * 2**20), 0
-        with _opened(file) as lines:
-            while line := lines.readline(limit + 1):
+        problems, found, number = Problems(), False, 0
+        with opened(file) as lines:
+            while True:
                 number += 1
                 where = f"{file}:{number}"
-                if len(line) > limit:
-                    problems.add(where, "line", f"longer than {self.max_line_mb:g} MB", "split it or raise max_line_mb")
+                try:
+                    line = self._line(where, lines, problems)
+                except DAMAGED as error:
+                    problems.add(where, "file", *damage(error))
+                    break
+                if not line:
                     break
                 if number == 1 and line.startswith(b"\xef\xbb\xbf"):
                     line = line[3:]
@@ -66,46 +70,26 @@ class Jsonl:
                         where, "file", 'holds one JSON array (got "[")', "one object per line, no array around them"
                     )
                     break
-                if line.strip() and (row := self._parse(where, line, problems)) is not None:
+                if line.strip() and (row := read_object(where, line, problems)) is not None:
                     found = True
                     yield where, row
         if not found and not problems.lines:
             problems.add(f"{file}:1", "file", "is empty", "one JSON object per line")
         problems.raise_if_any()
 
-    def _parse(self, where: str, line: bytes, problems: Problems) -> dict[str, Any] | None:
-        try:
-            value = json.loads(line.decode("utf-8"), parse_constant=_refuse_constant)
-        except UnicodeDecodeError as error:
-            problems.add(
-                where, "line", f"not UTF-8 at byte {error.start} (got 0x{line[error.start]:02x})", "save as UTF-8"
-            )
-        except json.JSONDecodeError as error:
-            cut = "" if line.endswith(b"\n") else "; the last line looks truncated"
-            problem = f"not JSON at column {error.colno}: {error.msg}{cut} (got {shown(line.decode()[:40].strip())})"
-            problems.add(where, "line", problem, "one JSON object per line")
-        except RecursionError:
-            problems.add(where, "line", "is nested too deep to be read", "one flat object per line")
-        except _NotANumber as error:
-            problems.add(
-                where, "line", f"the literal {error} isn't JSON (got {error})", "use a number, a string or null"
-            )
-        else:
-            if isinstance(value, dict):
-                return value
-            kind = "an array" if isinstance(value, list) else "a bare value"
-            problems.add(
-                where,
-                "line",
-                f"{kind} instead of an object (got {shown(value)})",
-                "one object per line, no array around them",
-            )
-        return None
+    def _line(self, where: str, lines: IO[bytes], problems: Problems) -> bytes:
+        """The next line; empty at the end, and for one that is too long. Raises: `DAMAGED`."""
+        limit = int(self.max_line_mb * 2**20)
+        line = lines.readline(limit + 1)
+        if len(line) <= limit:
+            return line
+        problems.add(where, "line", f"longer than {self.max_line_mb:g} MB", "split it or raise max_line_mb")
+        return b""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Csv:
-    """Comma-separated values in UTF-8 with a header line; cells stay text, an empty cell is a missing value.
+    """Comma-separated values in UTF-8 with a header line, ``.gz`` too; cells stay text, an empty one is missing.
 
     Attributes:
         path: training rows. test_path: test rows; None holds out part of ``path``.
@@ -125,18 +109,24 @@ class Csv:
 
     def _read(self, file: Path) -> list[Row]:
         problems, rows = Problems(), []
-        with file.open(encoding="utf-8-sig", newline="") as lines:
+        with io.TextIOWrapper(opened(file), encoding="utf-8-sig", newline="") as lines:
+            reader = csv.DictReader(lines, delimiter=self.delimiter, strict=True)
             try:
-                for row in (reader := csv.DictReader(lines, delimiter=self.delimiter, strict=True)):
+                for name in repeated(reader.fieldnames or ()):
+                    problem = f"the column {shown(name)} stands twice in the header"
+                    problems.add(f"{file}:1", "line", problem, "rename or delete one of them")
+                for row in reader:
                     where = f"{file}:{reader.line_num}"
                     if None in row or None in row.values():
                         problem = f"another number of cells than the header (got {shown(list(row.values()))})"
                         problems.add(where, "line", problem, "quote cells that hold the delimiter")
                     rows.append((where, {name: value or None for name, value in row.items()}))
-            except (csv.Error, UnicodeDecodeError) as error:
-                problems.add(
-                    f"{file}:{len(rows) + 2}", "line", f"not readable as CSV ({error})", "save as CSV in UTF-8"
-                )
+            except csv.Error as error:
+                problems.add(f"{file}:{reader.reader.line_num}", "line", f"not readable as CSV ({error})", "repair it")
+            except UnicodeDecodeError:
+                problems.add(*_undecodable(file), "save as UTF-8")
+            except DAMAGED as error:
+                problems.add(f"{file}:{reader.reader.line_num + 1}", "file", *damage(error))
         if not rows and not problems.lines:
             problems.add(f"{file}:1", "file", "has no rows", "a header line, then one line per question")
         problems.raise_if_any()
@@ -211,8 +201,8 @@ class Hub:
 
 
 def reader_of(path: str, test_path: str | None = None) -> Reader:
-    """The reader for a file, by the end of its name: ``.jsonl`` (also ``.json``, ``.gz``), ``.csv``, ``.tsv``,
-    ``.parquet``.
+    """The reader for a file, by the end of its name: ``.jsonl`` (also ``.json``), ``.csv``, ``.tsv``, each
+    also with ``.gz`` behind it, and ``.parquet``.
 
     Raises:
         DataError: another ending.
@@ -222,18 +212,19 @@ def reader_of(path: str, test_path: str | None = None) -> Reader:
         return Jsonl(path=path, test_path=test_path)
     if ending in (".csv", ".tsv"):
         return Csv(path=path, test_path=test_path, delimiter="\t" if ending == ".tsv" else ",")
+    if ending == ".parquet" and path.endswith(".gz"):
+        raise DataError(f"{path} file: Parquet is compressed inside. Fix: gunzip it")
     if ending == ".parquet":
         return Parquet(path=path, test_path=test_path)
     raise DataError(f"{path} file: no reader for names that end in {ending!r}. Fix: .jsonl, .csv, .tsv or .parquet")
 
 
-def _opened(file: Path) -> IO[bytes]:
-    return gzip.open(file) if file.suffix == ".gz" else file.open("rb")  # type: ignore[return-value]
-
-
-class _NotANumber(ValueError):
-    pass
-
-
-def _refuse_constant(name: str) -> None:
-    raise _NotANumber(name)
+def _undecodable(file: Path) -> tuple[str, str, str]:
+    """Place, field and problem of the first line that is not UTF-8."""
+    with opened(file) as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                return f"{file}:{number}", "line", f"not UTF-8 at byte {error.start} (got 0x{line[error.start]:02x})"
+    return f"{file}", "file", "not UTF-8"

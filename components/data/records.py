@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from components.data.cells import NAME, Cell, nearest
+from components.data.cells import NAME, Cell, is_blank, nearest
 from components.data.corpus import Problems, shown
 from components.data.general import task_id
 from components.data.solutions import boxed, without_annotations
@@ -60,6 +61,8 @@ def read_record(where: str, row: Mapping[str, Any], problems: Problems, reading:
     chosen, rejected = cell.reply("chosen"), cell.reply("rejected")
     if (chosen is None) != (rejected is None):
         cell.problem("chosen" if chosen is None else "rejected", "missing beside the other (got null)", "give both")
+    elif chosen is not None and rejected is not None:
+        _check_pair(cell, chosen, rejected)
     family = cell.slug("family") or reading.family
     level = _steps(trace) if reading.levels == "steps" else cell.level()
     meta = cell.mapping("meta")
@@ -81,10 +84,18 @@ def read_record(where: str, row: Mapping[str, Any], problems: Problems, reading:
     return Record(where, task, trace, chosen, rejected)
 
 
+def _check_pair(cell: Cell, chosen: str, rejected: str) -> None:
+    """Pairs that nothing can be learned from, or the wrong thing."""
+    if is_blank(chosen):
+        cell.problem("chosen", f"empty (got {_coded(chosen)})", "give the response, or drop the row")
+    elif chosen.strip() == rejected.strip():
+        cell.problem("rejected", f"the same as chosen (got {shown(rejected)})", "drop the row")
+
+
 def _check_gold(cell: Cell, answer: str, verifier: str) -> None:
     """Answers that no response could be found to give."""
-    if not answer.strip():
-        cell.problem("answer", 'empty, it can never score (got "")', "give the gold answer, or null")
+    if is_blank(answer):
+        cell.problem("answer", f"empty, it can never score (got {_coded(answer)})", "give the gold answer, or null")
     elif len(answer) > 2000:
         cell.problem("answer", f"{len(answer)} characters, the verifier refuses more than 2000", "shorten it")
     elif tag := next((tag for tag in _TAGS if tag in answer), None):
@@ -113,6 +124,11 @@ def _worked(cell: Cell, reading: Reading) -> tuple[str | None, str | None]:
             )
         trace, answer = trace or answer.strip() or None, inside
     return answer, without_annotations(trace) if trace is not None and reading.drop_annotations else trace
+
+
+def _coded(text: str) -> str:
+    """A text in which nothing can be seen, with what stands in it as codes."""
+    return json.dumps(text)
 
 
 def _steps(trace: str | None) -> int:
@@ -147,7 +163,11 @@ class Seen:
 def _messages(cell: Cell) -> tuple[Message, ...] | None:
     listed = cell.get("messages")
     if listed is not None:
-        return _conversation(cell, listed)
+        prompt, messages = cell.get("prompt"), _conversation(cell, listed)
+        if messages and isinstance(prompt, str) and prompt.strip() != messages[-1].content.strip():
+            problem = f"given beside messages, whose last turn is another (got {shown(prompt)})"
+            cell.problem("prompt", problem, "give one of the two")
+        return messages
     prompt, system = cell.text("prompt"), cell.text("system")
     if (
         prompt is None
@@ -162,8 +182,8 @@ def _messages(cell: Cell) -> tuple[Message, ...] | None:
         elif cell.row.get(column, "") is None:
             cell.problem("prompt", "missing (got null)", "drop the row")
         return None
-    if not prompt.strip():
-        cell.problem("prompt", f"empty (got {shown(prompt)})", "drop the row")
+    if is_blank(prompt):
+        cell.problem("prompt", f"empty (got {_coded(prompt)})", "drop the row")
         return None
     user = Message("user", prompt.strip())
     return (Message("system", system), user) if system else (user,)
@@ -185,8 +205,10 @@ def _conversation(cell: Cell, listed: Any) -> tuple[Message, ...] | None:
         cell.problem("messages", f"two assistant turns running (got {' '.join(roles)})", "join them")
     elif any(b == "tool" and a not in ("assistant", "tool") for a, b in pairwise(["", *roles])):
         cell.problem("messages", f"a tool message without a call before it (got {' '.join(roles)})", "add the call")
-    elif not listed[-1]["content"].strip():
-        cell.problem("messages", 'the last turn is empty (got "")', "drop the row")
+    elif is_blank(listed[-1]["content"]):
+        cell.problem("messages", f"the last turn is empty (got {_coded(listed[-1]['content'])})", "drop the row")
+    elif any("\0" in message["content"] for message in listed):
+        cell.problem("messages", "a turn holds the character NUL", "take it out, or drop the row")
     else:
         return tuple(Message(message["role"], message["content"]) for message in listed)
     return None

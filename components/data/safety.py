@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from components.data.cells import NAME, Cell, nearest
+from components.data.cells import NAME, Cell, is_blank, nearest
 from components.data.corpus import Corpus, DataError, Problems, shown
 from components.data.general import task_id
 from components.data.readers import Reader, reader_of
@@ -88,27 +88,32 @@ class SafetyPrompts:
         return reader_of(path)
 
     def _tasks(self, notes: list[str]) -> dict[str, list[Task]]:
-        problems, other, ids = Problems(), 0, set[str]()
+        problems, other, ids = Problems(), list[str](), set[str]()
         sizes = {"test": self.max_test, "dev": self.max_test, "train": self.max_train}
         kept = {(split, c): First[Task](n) for split, n in sizes.items() for c in ("unsafe", "benign")}
         for where, row in problems.of(self._reader().rows("train", notes)):
             task = self._task(where, row, problems, ids)
-            other += task is None
-            if task is not None:
+            if task is None:
+                other.append(f"{where} (got {shown(row.get(self.columns.get('label', 'label')))})")
+            else:
                 kept[self._split(task.prompt), task.family].add(task.prompt, task)
         problems.raise_if_any()
+        labels = f"{' or '.join(self.unsafe)} (to refuse), {' or '.join(self.benign)} (to answer)"
         if other:
-            notes.append(f"{other} rows with another label than {[*self.unsafe, *self.benign]} were left out")
+            first = ", ".join(other[:3]) + (", …" if len(other) > 3 else "")
+            rows = f"{len(other)} rows with"
+            notes.append(f"{rows} another label than {labels} were left out: {first}")
         tasks = {split: [t for c in ("unsafe", "benign") for t in kept[split, c].items()] for split in sizes}
         if not (tasks["train"] or tasks["test"]):
-            raise DataError(f"label: no row is labelled {[*self.unsafe, *self.benign]}. Fix: set unsafe and benign")
+            first = other[0] if other else "there are no rows"
+            raise DataError(f"label: no row is labelled {labels}; {first}. Fix: set unsafe and benign to your labels")
         return tasks
 
     def _task(self, where: str, row: Mapping[str, Any], problems: Problems, ids: set[str]) -> Task | None:
         cell = Cell(where, row, self.columns, problems)
         prompt, label, name = cell.text("prompt"), cell.text("label"), cell.text("id", numbers=True)
         for column, value in (("prompt", prompt), ("label", label)):
-            if value is None or not value.strip():
+            if value is None or is_blank(value):
                 cell.problem(column, f"missing{nearest(column, row)}", f"set columns.{column}, or drop the row")
                 return None
         prompt, label = str(prompt).strip(), str(label).strip().lower()

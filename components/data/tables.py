@@ -79,6 +79,14 @@ class Table:
             raise DataError(
                 f"family: not a name (got {self.family!r}). Fix: letters, digits, dots, dashes, underscores"
             )
+        if self.path is not None and self.test_path not in (None, "auto") and _same(self.path, str(self.test_path)):
+            raise DataError(
+                f"test_path: the same file as path, all of it would be measured on and nothing trained on (got "
+                f"{self.test_path}). Fix: test_path=null holds out a part of it, test_fraction=1 all of it"
+            )
+        for name, least in (("max_train", 1), ("max_test", 0), ("max_level", 0)):
+            if (value := getattr(self, name)) is not None and value < least:
+                raise DataError(f"{name}: must be at least {least} (got {value}). Fix: null for no limit")
         for name in ("test_fraction", "dev_fraction", "fresh_fraction"):
             most = 1 if name == "test_fraction" else 0.999  # a set made to measure with is all test
             if not 0 <= getattr(self, name) <= most:
@@ -169,6 +177,10 @@ class Table:
             drop_annotations=self.drop_annotations,
             levels=self.levels,
         )
+
+
+def _same(path: str, other: str) -> bool:
+    return Path(path).expanduser().resolve() == Path(other).expanduser().resolve()
 
 
 def _response(record: Record) -> str | None:

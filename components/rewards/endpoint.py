@@ -74,7 +74,13 @@ class Endpoint:
         concurrency: int = 8,
     ) -> None:
         if problems := endpoint_check(
-            {"url": url, "seconds": seconds, "attempt_seconds": attempt_seconds, "retries": retries}
+            {
+                "url": url,
+                "seconds": seconds,
+                "attempt_seconds": attempt_seconds,
+                "retries": retries,
+                "concurrency": concurrency,
+            }
         ):
             raise ValueError(f"reward judge endpoint.{problems[0]}")
         self.url, self.key_env = url.rstrip("/"), key_env
@@ -152,6 +158,11 @@ def endpoint_check(settings: Mapping[str, Any]) -> list[str]:
     problems = []
     if not str(settings["url"]).startswith(("http://", "https://")):
         problems.append(f"url: is no address (got {settings['url']!r}). Fix: write http://host:port/v1")
+    if str(settings["url"]).rstrip("/").endswith("/chat/completions"):
+        fix = str(settings["url"]).rstrip("/").removesuffix("/chat/completions")
+        problems.append(f"url: /chat/completions is put behind it (got {settings['url']!r}). Fix: write {fix}")
+    if settings.get("concurrency", 1) < 1:
+        problems.append(f"concurrency: must be at least 1 (got {settings['concurrency']}). Fix: 8 is usual")
     for name in ("seconds", "attempt_seconds"):
         if not settings.get(name, 1) > 0:
             problems.append(f"{name}: must be positive (got {settings[name]}). Fix: 60 is usual")

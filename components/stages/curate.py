@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -67,7 +67,11 @@ def _without_seen(
 ) -> tuple[Corpus, dict[str, Any]]:
     """Without the evaluation prompts that a model was trained on; they are counted by family, and named."""
     measured = [task for split in EVALUATION_SPLITS for task in corpus.tasks[split]]
-    seen = seen_in(measured, texts_of(trained_on), n=0 if corpus.templated else n)
+    sizes = Counter[str]()
+    seen = seen_in(measured, _counted(texts_of(trained_on), sizes), n=0 if corpus.templated else n)
+    out.say(
+        f"compared with {sizes['characters']:,} characters of what was trained on (cells and lines: {sizes['texts']:,})"
+    )
     found = Counter(task.family for task in measured if task.id in seen)
     of = Counter(task.family for task in measured)
     for family in sorted(of):
@@ -81,9 +85,17 @@ def _without_seen(
         **report,
         "kept": {**report["kept"], **{split: len(rows) for split, rows in tasks.items()}},
         "dropped": {**report["dropped"], **({"trained_on": gone} if gone else {})},
-        "trained_on": {"files": list(trained_on), "found": dict(found), "of": dict(of), "ids": sorted(seen)},
+        "trained_on": {"files": list(trained_on), **sizes, "found": dict(found), "of": dict(of), "ids": sorted(seen)},
     }
     return replace(corpus, tasks=tasks), report
+
+
+def _counted(texts: Iterable[str], sizes: Counter[str]) -> Iterator[str]:
+    """The texts, whose number and length are added up in ``sizes``."""
+    for text in texts:
+        sizes["texts"] += 1
+        sizes["characters"] += len(text)
+        yield text
 
 
 def _warn_of_templates(report: dict[str, Any], out: Out) -> None:
@@ -99,7 +111,13 @@ def _warn_of_templates(report: dict[str, Any], out: Out) -> None:
 def curate_check(
     settings: Mapping[str, Any], inputs: Mapping[str, str], processes: int, contents: Mapping[str, Mapping[str, int]]
 ) -> list[str]:
-    """Whether the source leaves something to train on and something to measure with."""
+    """Whether the source leaves something to train on and something to measure with, and ``trained_on`` is text."""
+    if not contents:
+        if not settings.get("trained_on"):
+            return []
+        from components.data.contamination import unreadable  # only where it is asked for
+
+        return unreadable(settings["trained_on"])
     held = contents.get("source", {})
     counts = {split: held.get(f"tasks/{split}.jsonl") for split in ("train", "fresh", "profile", "dev", "test")}
     lacking = [split for split in settings.get("needs", ("train", "test")) if counts.get(split) == 0]

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from components.rewards.endpoint import Endpoint, NoReply
+from components.rewards.endpoint import Endpoint, NoReply, endpoint_check
 from components.rewards.verdicts import Verdicts
 from components.runtime import Out
 from components.types import Message
 
 KEPT = "teacher"  # folder below the artifacts
+_PATIENCE = 4  # questions without any reply, and at least `concurrency`, after which no further one is asked
 
 
 class Teacher(Endpoint):
@@ -22,7 +25,8 @@ class Teacher(Endpoint):
 
     Args:
         price_in, price_out: of a million tokens of questions and of replies, in the currency that you think in.
-        max_cost: nothing more is asked once that much is spent in this stage; None for no limit.
+        max_cost: nothing more is asked once that much is spent in this stage; the at most ``concurrency`` questions
+            under way then are still paid for. None for no limit.
         others: as for `Endpoint`.
     """
 
@@ -81,9 +85,7 @@ class Teacher(Endpoint):
 
 def teacher_check(settings: Mapping[str, Any]) -> list[str]:
     """What preflight can say of the settings."""
-    problems = []
-    if not str(settings["url"]).startswith(("http://", "https://")):
-        problems.append(f"url: is no address (got {settings['url']!r}). Fix: write http://host:port/v1")
+    problems = endpoint_check(settings)
     for name in ("price_in", "price_out", "max_cost"):
         if (settings.get(name) or 0) < 0:
             problems.append(f"{name}: must not be negative (got {settings[name]}). Fix: 0 if it costs nothing")
@@ -96,6 +98,7 @@ class Lessons:
 
     Attributes:
         spent: what was asked for here: requests, tokens in and out; cached: replies that were there already.
+        failures: why questions have no reply. unasked: questions left out, since the money is spent or nobody answers.
     """
 
     teacher: Teacher
@@ -103,10 +106,12 @@ class Lessons:
     spent: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("asked", "tokens_in", "tokens_out"), 0.0))
     cached: int = 0
     failures: list[str] = field(default_factory=list)
+    unasked: int = 0
 
     def __post_init__(self) -> None:
         self._kept = Verdicts()
         self._kept.keep_in(folder_of(self.out), self.out.peers.rank)
+        self._lock = threading.Lock()
 
     def ask(self, conversations: Sequence[Sequence[Message]], samples: int) -> list[list[dict[str, Any]]]:
         """Replies to each conversation; fewer than ``samples`` where some failed or the money is spent."""
@@ -115,23 +120,57 @@ class Lessons:
             (key, c) for c, own in zip(conversations, keys, strict=True) for key in own if not self._kept.get(key)
         ]
         self.cached += len(conversations) * samples - len(missing)
-        if self._is_broke():
-            missing = []
-        for (key, _), reply in zip(missing, self.teacher([c for _, c in missing]), strict=True):
-            if isinstance(reply, NoReply):
-                self.failures.append(str(reply))
-                continue
-            self._kept.put(key, reply, model=self.teacher.request["model"])
-            said = json.loads(reply)
-            self.spent["asked"] += 1
-            for name in ("tokens_in", "tokens_out"):
-                self.spent[name] += said[name]
+        with ThreadPoolExecutor(self.teacher.concurrency) as pool:
+            list(pool.map(self._ask, missing))
         return [[json.loads(text) for key in own if (text := self._kept.get(key))] for own in keys]
 
     def bill(self) -> dict[str, float]:
         """What this stage asked for, over all ranks."""
         total = {name: self.out.peers.sum(value) for name, value in self.spent.items()}
         return {**total, "cached": self.out.peers.sum(self.cached), "cost": self.teacher.cost(total)}
+
+    def raise_if_silent(self) -> None:
+        """To be called by all ranks.
+
+        Raises:
+            ValueError: many questions, or all there are, have no reply; with the first one's reason.
+        """
+        failed = [text for rank in self.out.peers.gather(self.failures) for text in rank]
+        replies = self.out.peers.sum(self.spent["asked"])
+        if replies or not failed or (self.out.peers.sum(self.cached) and len(failed) < self._patience):
+            return
+        remedy = (
+            ""
+            if " Fix: " in failed[0]
+            else (
+                f". Fix: start the server, or check {self.out.name}.teacher.url and teacher.model: it is asked at "
+                f"{self.teacher.url}/chat/completions for {self.teacher.request['model']!r}"
+            )
+        )
+        raise ValueError(
+            f"{self.out.name}: the teacher answered none of {len(failed)} questions, the first: {failed[0]}{remedy}"
+        )
+
+    def _ask(self, item: tuple[str, Sequence[Message]]) -> None:
+        key, conversation = item
+        with self._lock:
+            if self._is_broke() or (not self.spent["asked"] and len(self.failures) >= self._patience):
+                self.unasked += 1
+                return
+        [reply] = self.teacher([conversation])
+        with self._lock:
+            if isinstance(reply, NoReply):
+                self.failures.append(str(reply))
+                return
+            self._kept.put(key, reply, model=self.teacher.request["model"])
+            said = json.loads(reply)
+            self.spent["asked"] += 1
+            for name in ("tokens_in", "tokens_out"):
+                self.spent[name] += said[name]
+
+    @property
+    def _patience(self) -> int:
+        return max(_PATIENCE, self.teacher.concurrency)
 
     def _is_broke(self) -> bool:
         limit = self.teacher.max_cost

@@ -68,7 +68,7 @@ def traces(
         instruction: system turn when asking; the examples don't have it.
 
     Raises:
-        ValueError: neither teacher nor model; nothing was kept.
+        ValueError: neither teacher nor model; nobody answers at the teacher's address; nothing was kept.
     """
     tasks = [task for task in read_tasks(inputs, split) if kind in (task.kind, task.family)]
     stream(out.seed, out.name, "prompts").shuffle(tasks)
@@ -141,11 +141,15 @@ def _taught(
         replies = lessons.ask([task.messages for task in mine], samples)
         own = [tuple(_heard(task, said) for said in group) for task, group in zip(mine, replies, strict=True)]
         written += out.peers.unshard(own)
+        lessons.raise_if_silent()
         out.progress(len(written), len(tasks), cost=lessons.teacher.cost(lessons.spent))
         out.raise_if_stopping()
     failed = [text for rank in out.peers.gather(lessons.failures) for text in rank]
     if failed:
         out.say(f"teacher: {len(failed)} questions without a reply, the first: {failed[0]}")
+    if unasked := out.peers.sum(lessons.unasked):
+        why = "nobody answered" if teacher.max_cost is None else f"max_cost={teacher.max_cost} is spent"
+        out.say(f"teacher: {unasked:.0f} questions not asked, since {why}")
     return written, lessons.bill()
 
 

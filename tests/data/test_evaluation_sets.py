@@ -118,6 +118,35 @@ def test_text_is_found_in_files_of_every_kind_and_below_directories(tmp_path: Pa
         list(texts_of(["nowhere"]))
 
 
+def unread(paths: list[Path]) -> str:
+    with pytest.raises(DataError) as caught:
+        list(texts_of(map(str, paths)))
+    return str(caught.value)
+
+
+def test_files_without_anything_to_compare_with_are_named(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0{}      ")
+    (tmp_path / "cut.csv.gz").write_bytes(gzip.compress(b"some words\n" * 9)[:-9])
+    (tmp_path / "no.parquet").write_bytes(b"hello")
+    (tmp_path / "empty.txt").write_bytes(b"")
+    (tmp_path / "marks.jsonl").write_text('{"id": 1}\n')
+    told = unread([tmp_path / "model.safetensors", tmp_path / "cut.csv.gz", tmp_path / "no.parquet"]).splitlines()
+    assert [line.partition(". Fix: ")[0].partition(f"trained_on: {tmp_path}/")[2] for line in told] == [
+        "model.safetensors is a binary file, no text can be read from it",
+        "cut.csv.gz the gzip file ends too early (Compressed file ended before the end-of-stream marker was reached)",
+        "no.parquet is no Parquet, as its name says",
+    ]
+    for name in ("empty.txt", "marks.jsonl"):
+        assert f"trained_on: {tmp_path / name} there is no text in it to compare with. Fix: " in unread(
+            [tmp_path / name]
+        )
+    (tmp_path / "below").mkdir()
+    assert "below holds no file that ends in .jsonl, .json, .txt" in unread([tmp_path / "below"])
+    (tmp_path / "below" / "empty.txt").write_bytes(b"")
+    (tmp_path / "below" / "words.txt").write_bytes(b"some words")
+    assert list(texts_of([str(tmp_path / "below")])) == ["some words"]
+
+
 def test_no_question_of_gsm8ks_test_set_stands_in_its_training_set_but_few(public_data: Any) -> None:
     corpus = PublicSets(path=str(public_data("gsm8k_test.jsonl").parent), sets=["gsm8k"]).load(0)
     seen = seen_in(corpus.tasks["test"], texts_of([str(public_data("gsm8k_train.jsonl"))]), n=10)

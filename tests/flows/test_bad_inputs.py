@@ -6,6 +6,7 @@ behind; what is accepted says what it made of it.
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
@@ -129,6 +130,28 @@ def measured_on(folder: Path) -> Path:
     return folder / "test.jsonl"
 
 
+def cut_off(folder: Path) -> Path:
+    file = folder / "q.jsonl.gz"
+    file.write_bytes(gzip.compress(json.dumps(GOOD[0]).encode())[:-9])
+    return file
+
+
+def mixed(*overrides: str) -> Callable[[Path], Made]:
+    def make(folder: Path) -> Made:
+        file = lines(folder, GOOD)
+        return ["data=mix", *(f"data.parts.{name}.source.path={file}" for name in ("gsm8k", "safety")), *overrides]
+
+    return make
+
+
+def trained_on(*names: str) -> Callable[[Path], Made]:
+    def make(folder: Path) -> Made:
+        (folder / "weights.bin").write_bytes(bytes(99))
+        return [*data()(folder), f"curate.trained_on=[{', '.join(names)}]"]
+
+    return make
+
+
 def talk(*roles: str) -> dict[str, Any]:
     return {"prompt": None, "messages": [{"role": role, "content": "hello"} for role in roles]}
 
@@ -218,6 +241,45 @@ REFUSED: dict[str, Case] = {
     ),
     "39 NaN in the weights": (model(with_nan), ["tensor model.norm.weight [16] holds 1 values that are NaN"]),
     "40 no place for artifacts": (no_directory, ["configuration artifacts: is not a directory", "set artifacts=DIR"]),
+    "trained on what is missing": (trained_on("none.jsonl"), ["trained_on: none.jsonl does not exist", HERE]),
+    "trained on weights": (trained_on("q.jsonl", "weights.bin"), ["trained_on: weights.bin is a binary file, no text"]),
+    "cut off gzip": (
+        lambda folder: ["data=jsonl", f"data.path={cut_off(folder)}"],
+        ["q.jsonl.gz:1 file: the gzip file ends too early", "download or write it again"],
+    ),
+    "half a surrogate pair": (
+        data('{"prompt": "a \\ud800 b", "answer": "1"}'), ["q.jsonl:1 prompt: half of a surrogate pair", "\\ud800"],
+    ),
+    "5000 digits": (data('{"prompt": "a", "answer": ' + "9" * 5000 + "}"), ["q.jsonl:1 answer: a whole number of"]),
+    "a number beyond all": (data('{"prompt": "a", "answer": 1e999}'), ["q.jsonl:1 answer: too large to be a number"]),
+    "a key twice": (data('{"prompt": "a", "prompt": "b"}'), ["q.jsonl:1 prompt: this key stands twice"]),
+    "NUL in a prompt": (data({"prompt": "a\0b"}), ['q.jsonl:1 prompt: holds the character NUL (got "a\\u0000b")']),
+    "nothing to see in a prompt": (data({"prompt": "\u200b\u2060"}), ['prompt: empty (got "\\u200b\\u2060")']),
+    "nothing to see in an answer": (data({"answer": "\u200b"}), ['q.jsonl:1 answer: empty, it can never score (got']),
+    "prompt and messages": (
+        data({"messages": [{"role": "user", "content": "y?"}]}),
+        ["q.jsonl:1 prompt: given beside messages, whose last turn is another", "give one of the two"],
+    ),
+    "test file is the training file": (
+        lambda folder: [*data()(folder), f"data.test_path={folder / 'q.jsonl'}"],
+        ["test_path: the same file as path", "test_path=null holds out a part of it"],
+    ),
+    "no level at all": (data(more=["data.max_level=-1"]), ["max_level: must be at least 0 (got -1)"]),
+    "no rows at all": (data(more=["data.max_train=0"]), ["max_train: must be at least 1 (got 0)"]),
+    "chosen is rejected": (
+        data({"chosen": "yes", "rejected": " yes"}), ['q.jsonl:1 rejected: the same as chosen (got " yes")'],
+    ),
+    "chosen is empty": (data({"chosen": "", "rejected": "no"}), ['q.jsonl:1 chosen: empty (got "")']),
+    "tests are no Python": (
+        programs(test="def check(c:\n"), ["q.jsonl:1 test: is no Python: ", "in its line 1 (got", "repair it"],
+    ),
+    "tests without check": (programs(test="x = 1\n"), ["q.jsonl:1 test: defines no check(candidate) (got"]),
+    "tests without asserts": (
+        programs(test="def check(candidate):\n    pass\n"), ["q.jsonl:1 test: its check asserts nothing"],
+    ),
+    "cap of a part": (mixed("data.parts.gsm8k.cap=0"), ["parts.gsm8k.cap: must be at least 1 (got 0)"]),
+    "negative cap of a part": (mixed("data.parts.gsm8k.cap_test=-1"), ["parts.gsm8k.cap_test: must not be negative"]),
+    "kind of a part": (mixed("data.parts.gsm8k.kind=genral"), ["parts.gsm8k.kind: no kind is called so (got"]),
     "41 newer manifest": (newer, ["written by a newer r1flow (schema r1flow/99", "upgrade r1flow"]),
 }  # fmt: skip
 

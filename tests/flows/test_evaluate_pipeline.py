@@ -44,6 +44,8 @@ def test_a_model_is_measured_on_all_sets_with_intervals_and_without_what_it_was_
     assert main(["run", *arguments, "orchestrator=inline", "tracking=none", "launcher=inprocess"]) == 0
 
     told = capfd.readouterr().out
+    assert "characters of what was trained on (cells and lines: 1)" in told
+    assert f"compared with {len(QUESTIONS[1]) + 17} characters" in told
     assert "gsm8k: 1 of 6 prompts stand in what was trained on, and are left out" in told
     [report] = (tmp_path / "artifacts" / "cache" / "curate").glob("*/report.json")
     contamination = json.loads(report.read_text())["trained_on"]

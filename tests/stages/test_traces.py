@@ -22,7 +22,7 @@ from components.rewards.response import take_apart
 from components.rollout.torch_engine import TorchEngine
 from components.runtime import Inputs, Interrupted, Out, StageArtifact
 from components.stages.sft import sft
-from components.stages.teacher import Teacher, teacher_check
+from components.stages.teacher import Lessons, Teacher, teacher_check
 from components.stages.traces import traces
 from components.types import Example, Message, Preference, Task
 from tests.stages.conftest import artifact
@@ -170,21 +170,36 @@ def test_a_stopped_stage_asks_only_the_rest(given: Inputs, tmp_path: Path, serve
     assert len(asked) == 40
 
 
-def test_no_more_is_asked_once_the_money_is_spent(given: Inputs, tmp_path: Path, server: Any) -> None:
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_no_more_is_asked_once_the_money_is_spent(given: Inputs, tmp_path: Path, server: Any, concurrency: int) -> None:
     url, asked = server
-    teacher = Teacher(url=url, model="tags", price_out=1e6, max_cost=100.0)  # 20 a reply
-    metrics = run(given, folder(tmp_path, "traces"), teacher=teacher, prompts=40)
-    assert len(asked) == 32  # the round in which it was spent is not cut
-    assert metrics["kept"] == 32
-
-
-def test_an_endpoint_that_is_away_is_named_and_costs_no_result(given: Inputs, tmp_path: Path, free_port: int) -> None:
+    teacher = Teacher(url=url, model="tags", price_out=1e6, max_cost=100.0, concurrency=concurrency)  # 20 a reply
     said: list[str] = []
-    teacher = Teacher(url=f"http://127.0.0.1:{free_port}/v1", model="tags", retries=0)
-    with pytest.raises(ValueError, match="nothing of 0 samples was kept"):
-        run(given, folder(tmp_path, "traces"), said, teacher=teacher)
-    assert "12 questions without a reply, the first: http://127.0.0.1" in said[-1]
-    assert "ConnectionRefusedError" in said[-1]
+    metrics = run(given, folder(tmp_path, "traces"), said, teacher=teacher, prompts=40, samples=4)
+    assert 5 <= len(asked) < 5 + concurrency  # those under way when it was spent
+    assert metrics["sampled"] == len(asked)
+    assert f"teacher: {160 - len(asked)} questions not asked, since max_cost=100.0 is spent" in said
+
+
+def test_an_endpoint_that_is_away_is_told_with_cause_address_and_remedy(
+    given: Inputs, tmp_path: Path, free_port: int
+) -> None:
+    url = f"http://127.0.0.1:{free_port}/v1"
+    teacher = Teacher(url=url, model="tags", retries=0, concurrency=2)
+    with pytest.raises(ValueError, match=r"answered none of [45] questions") as told:  # of 160
+        run(given, folder(tmp_path, "traces"), teacher=teacher, prompts=40, samples=4)
+    assert f"the first: {url}: ConnectionRefusedError: " in str(told.value)
+    assert "Fix: start the server, or check traces.teacher.url and teacher.model" in str(told.value)
+    assert f"{url}/chat/completions for 'tags'" in str(told.value)
+
+
+def test_a_few_questions_that_are_never_answered_cost_no_reply_that_is_there(tmp_path: Path) -> None:
+    lessons = Lessons(Teacher(url="http://h/v1", model="m"), Out(folder(tmp_path, "traces"), "traces", 0))
+    lessons.cached, lessons.failures = 10, ["refused"] * 7
+    lessons.raise_if_silent()
+    lessons.failures *= 2
+    with pytest.raises(ValueError, match=r"none of 14 questions, the first: refused\. Fix: start the server"):
+        lessons.raise_if_silent()
 
 
 def test_general_requests_give_answers_and_pairs(given: Inputs, tmp_path: Path, server: Any) -> None:
@@ -240,4 +255,8 @@ def test_what_cannot_be_asked_is_told_before_anything_runs() -> None:
     assert teacher_check({"url": "localhost:8000", "model": "m", "price_in": -1, "max_cost": None}) == [
         "url: is no address (got 'localhost:8000'). Fix: write http://host:port/v1",
         "price_in: must not be negative (got -1). Fix: 0 if it costs nothing",
+    ]
+    assert teacher_check({"url": "http://h:1/v1/chat/completions/", "model": "m", "concurrency": 0}) == [
+        "url: /chat/completions is put behind it (got 'http://h:1/v1/chat/completions/'). Fix: write http://h:1/v1",
+        "concurrency: must be at least 1 (got 0). Fix: 8 is usual",
     ]
