@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-<<<<<<< HEAD
 import json
-=======
 import math
->>>>>>> baddata
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
