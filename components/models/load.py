@@ -18,6 +18,7 @@ from components.artifacts.disk import naming_errors
 from components.models.files import directory_problems
 from components.models.lora import has_adapters, merged_state
 from components.models.templates import Thinking, complete_tokenizer
+from components.models.weights import missing_text
 
 Say = Callable[[str], None]
 
@@ -98,7 +99,10 @@ def pretrained_check(settings: Mapping[str, Any]) -> list[str]:
             source = _source(path, settings.get("gguf_file"), settings.get("package"))
         except (FileNotFoundError, ValueError) as error:
             return [f"path: {error}"]
-        return [f"path: {line}" for line in directory_problems(Path(source))] if Path(source).is_dir() else []
+        gguf = bool(settings.get("gguf_file"))
+        return (
+            [f"path: {line}" for line in directory_problems(Path(source), gguf=gguf)] if Path(source).is_dir() else []
+        )
     return []
 
 
@@ -191,7 +195,10 @@ def _load(source: str, **options: Any) -> Any:
 
     weights = {} if options.get("gguf_file") else {"use_safetensors": True}
     with _explained(source), _no_bars():
-        model: Any = AutoModelForCausalLM.from_pretrained(source, **options, **weights)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(source, output_loading_info=True, **options, **weights)
+    model, info = loaded
+    if lacking := sorted(info["missing_keys"]):
+        raise ValueError(missing_text(f"model {source} cannot be loaded", lacking))
     if options.get("gguf_file"):  # the weights are plain now; without these marks the model saves like any other
         model.hf_quantizer = None
         model.config.__dict__.pop("quantization_config", None)

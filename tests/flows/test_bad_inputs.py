@@ -108,6 +108,31 @@ def with_nan(own: Path) -> None:
     save_file(weights, own / "model.safetensors")
 
 
+def weights(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
+    """A change to the tensors of a saved model."""
+
+    def edit(own: Path) -> None:
+        from safetensors.torch import load_file, save_file
+
+        tensors = load_file(own / "model.safetensors")
+        change(tensors)
+        save_file(tensors, own / "model.safetensors", metadata={"format": "pt"})
+
+    return edit
+
+
+def bytes_of(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    """A change to a file of a saved model."""
+    return lambda own: (own / name).write_bytes(change((own / name).read_bytes())) and None
+
+
+def sharded(own: Path) -> None:
+    """An index of two files of which one is missing."""
+    (own / "model.safetensors").rename(own / "model-00001-of-00002.safetensors")
+    placed = {"model.norm.weight": "model-00002-of-00002.safetensors"}
+    (own / "model.safetensors.index.json").write_text(json.dumps({"weight_map": placed}))
+
+
 def nothing(own: Path) -> None:
     pass
 
@@ -217,6 +242,33 @@ REFUSED: dict[str, Case] = {
         model(edited("config.json", vocab_size=99)), ["tokens but the model only 99 embeddings"],
     ),
     "39 NaN in the weights": (model(with_nan), ["tensor model.norm.weight [16] holds 1 values that are NaN"]),
+    "42 fewer layers than the configuration has": (
+        model(edited("config.json", num_hidden_layers=3)),
+        ["own: config.json asks for 3 layers (num_hidden_layers), the weights hold 1, numbers 0 to 0", "from one place"],
+    ),
+    "42 a tensor missing": (
+        model(weights(lambda tensors: tensors.pop("model.layers.0.mlp.up_proj.weight"))),
+        ["own: the weights lack layers.0.mlp.up_proj.weight, which would be left random"],
+    ),
+    "42 another width": (
+        model(edited("config.json", hidden_size=32)),
+        ["own: tensor embed_tokens.weight is [", ", 16], config.json asks for [", ", 32]"],
+    ),
+    "42 a shard missing": (
+        model(sharded), ["index.json: names model-00002-of-00002.safetensors, which is not there", "get that file too"],
+    ),
+    "43 weights cut off": (
+        model(bytes_of("model.safetensors", lambda b: b[: len(b) // 2])),
+        ["model.safetensors: has", "bytes, its header speaks of", "the download was cut off"],
+    ),
+    "43 weights cut off in the header": (
+        model(bytes_of("model.safetensors", lambda b: b[:99])), ["model.safetensors: no safetensors file, or cut off"],
+    ),
+    "43 empty weights": (model(bytes_of("model.safetensors", lambda b: b"")), ["model.safetensors: is empty"]),
+    "43 a pointer in place of weights": (
+        model(bytes_of("model.safetensors", lambda b: b"version https://git-lfs.github.com/spec/v1\noid sha256:a\n")),
+        ["model.safetensors: is a Git LFS pointer", "git lfs pull"],
+    ),
     "40 no place for artifacts": (no_directory, ["configuration artifacts: is not a directory", "set artifacts=DIR"]),
     "41 newer manifest": (newer, ["written by a newer r1flow (schema r1flow/99", "upgrade r1flow"]),
 }  # fmt: skip

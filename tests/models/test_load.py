@@ -82,6 +82,23 @@ def test_weights_that_are_not_finite_are_named(saved):
         load_model(saved)
 
 
+def test_a_tensor_that_no_file_holds_is_named_and_not_drawn_at_random(saved):
+    weights = load_file(saved / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, saved / "model.safetensors", metadata={"format": "pt"})
+    for load in (lambda: Pretrained(path=str(saved)).build([], 0), lambda: load_model(saved)):
+        with pytest.raises(ValueError, match=r"the weights lack model.layers.1.mlp.up_proj.weight, .* Fix: get the"):
+            load()
+
+
+def test_a_layer_more_in_the_configuration_than_in_the_files_is_refused(saved):
+    config = json.loads((saved / "config.json").read_text())
+    config["num_hidden_layers"] += 1
+    (saved / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r"the weights lack model\.layers\.\d\.input_layernorm.weight, .* and 6 more"):
+        load_model(saved)
+
+
 def test_a_tokenizer_larger_than_the_embeddings_is_refused(built):
     model, tokenizer = built
     larger = copy.deepcopy(tokenizer)
