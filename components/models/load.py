@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from components.artifacts.disk import naming_errors
+from components.models.directory import adapter_problem, attention_problem, directory_check, is_hub_name
 from components.models.files import directory_problems
 from components.models.lora import has_adapters, merged_state
 from components.models.templates import Thinking, complete_tokenizer
@@ -94,16 +95,19 @@ class Pretrained:
 
 def pretrained_check(settings: Mapping[str, Any]) -> list[str]:
     """What is wrong with a `Pretrained`'s path and the files there, told before anything is loaded."""
-    if isinstance(path := settings["path"], str):
-        try:
-            source = _source(path, settings.get("gguf_file"), settings.get("package"))
-        except (FileNotFoundError, ValueError) as error:
-            return [f"path: {error}"]
-        gguf = bool(settings.get("gguf_file"))
-        return (
-            [f"path: {line}" for line in directory_problems(Path(source), gguf=gguf)] if Path(source).is_dir() else []
-        )
-    return []
+    problems = [problem] if (problem := attention_problem(settings.get("attn_implementation", "sdpa"))) else []
+    gguf = settings.get("gguf_file")
+    if not isinstance(path := settings["path"], str):
+        return problems
+    try:
+        folder = Path(_source(path, gguf, settings.get("package")))
+    except (FileNotFoundError, ValueError) as error:
+        return [*problems, f"path: {error}"]
+    if folder.is_dir():
+        own_code = bool(settings.get("trust_remote_code"))
+        found = [] if gguf else [*directory_check(folder, own_code=own_code, system=settings.get("system"))]
+        problems += [f"path: {line}" for line in (*found, *directory_problems(folder, gguf=bool(gguf)))]
+    return problems
 
 
 def load_model(directory: Path, device: torch.device | str | None = None) -> tuple[Any, Any]:
@@ -208,9 +212,13 @@ def _load(source: str, **options: Any) -> Any:
 @contextmanager
 def _explained(source: str) -> Iterator[None]:
     """Turn what transformers raises for a model that cannot be had into one line that names it."""
+    from safetensors import SafetensorError  # light
+
     try:
         yield
-    except (OSError, ImportError, ValueError) as error:
+    except torch.OutOfMemoryError:
+        raise
+    except (OSError, ImportError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         reason = str(error).strip().split("\n")[0]
         raise ValueError(
             f"model {source} cannot be loaded: {reason} Fix: check the name and that it holds safetensors; without a "
@@ -244,6 +252,8 @@ def _source(path: str, gguf_file: str | None, package: str | None = None) -> str
                 "model.source.package=null model.source.gguf_file=null"
             )
         path = found.submodule_search_locations[0]
+    if not path.strip():
+        raise ValueError("is empty. Fix: give a saved model's directory, or a hub name like org/name")
     local = Path(path).expanduser()
     if not local.exists():
         if path.startswith((".", "/", "~")) or path.count("/") > 1:
@@ -251,11 +261,24 @@ def _source(path: str, gguf_file: str | None, package: str | None = None) -> str
                 f"model path {path} does not exist (working directory {Path.cwd()}). "
                 "Fix: give an existing directory, or a hub name like org/name"
             )
+        if not is_hub_name(path):
+            raise ValueError(
+                f"{path!r} is neither a directory (working directory {Path.cwd()}) nor a name that the hub could have. "
+                "Fix: give an existing directory, or a hub name like org/name"
+            )
         return path
+    if local.is_file():
+        raise ValueError(f"{local} is a file. Fix: give the directory of a saved model, {local.parent} perhaps")
     if gguf_file:
         if not (local / gguf_file).is_file():
-            found = ", ".join(sorted(file.name for file in local.glob("*.gguf"))) or "none"
-            raise FileNotFoundError(f"{local / gguf_file} does not exist; GGUF files there: {found}")
+            found = ", ".join(sorted(file.name for file in local.glob("*.gguf")))
+            fix = "name one of those" if found else "model.source.gguf_file=null for safetensors, or get that file"
+            raise FileNotFoundError(
+                f"model.source.gguf_file={gguf_file}: {local / gguf_file} does not exist; GGUF files there: "
+                f"{found or 'none'}. Fix: {fix}"
+            )
+    elif (problem := adapter_problem(local)) is not None:
+        raise ValueError(problem)
     elif not list(local.glob("*.safetensors")):
         pickles = [file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in local.glob(pattern)]
         if pickles:

@@ -133,6 +133,29 @@ def sharded(own: Path) -> None:
     (own / "model.safetensors.index.json").write_text(json.dumps({"weight_map": placed}))
 
 
+def without(*names: str) -> Callable[[Path], None]:
+    def remove(own: Path) -> None:
+        for name in names:
+            (own / name).unlink()
+
+    return remove
+
+
+def text(name: str, content: str) -> Callable[[Path], None]:
+    return lambda own: (own / name).write_text(content) and None
+
+
+def adapters_alone(own: Path) -> None:
+    (own / "model.safetensors").rename(own / "adapter_model.safetensors")
+    (own / "config.json").unlink()
+    (own / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "org/base"}))
+
+
+def chosen(*overrides: str) -> Callable[[Path], Made]:
+    """A run with a whole model of the user's own and these settings."""
+    return lambda folder: [*model(nothing)(folder), *overrides]
+
+
 def nothing(own: Path) -> None:
     pass
 
@@ -159,6 +182,10 @@ def talk(*roles: str) -> dict[str, Any]:
 
 
 LONG = {"prompt": "word " * 2000}
+NO_SYSTEM = (
+    "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('No system') }}{% endif %}"
+    "{{ m.content }}{% endfor %}"
+)
 HERE = f"working directory {Path.cwd()}"
 REFUSED: dict[str, Case] = {
     "1 missing file": (setting("data=jsonl", "data.path=none.jsonl"), ["none.jsonl file: no such file", HERE]),
@@ -244,7 +271,7 @@ REFUSED: dict[str, Case] = {
     "39 NaN in the weights": (model(with_nan), ["tensor model.norm.weight [16] holds 1 values that are NaN"]),
     "42 fewer layers than the configuration has": (
         model(edited("config.json", num_hidden_layers=3)),
-        ["own: config.json asks for 3 layers (num_hidden_layers), the weights hold 1, numbers 0 to 0", "from one place"],
+        ["own: config.json asks for 3 layers (num_hidden_layers), the weights hold 1, numbers 0 to 0", "one place"],
     ),
     "42 a tensor missing": (
         model(weights(lambda tensors: tensors.pop("model.layers.0.mlp.up_proj.weight"))),
@@ -268,6 +295,64 @@ REFUSED: dict[str, Case] = {
     "43 a pointer in place of weights": (
         model(bytes_of("model.safetensors", lambda b: b"version https://git-lfs.github.com/spec/v1\noid sha256:a\n")),
         ["model.safetensors: is a Git LFS pointer", "git lfs pull"],
+    ),
+    "44 no tokenizer": (
+        model(without("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")),
+        ["own: has no tokenizer (tokenizer.json, ", "get tokenizer.json and tokenizer_config.json"],
+    ),
+    "44 no vocabulary": (model(without("tokenizer.json")), ["own: has no tokenizer (tokenizer.json, "]),
+    "44 tokenizer is no JSON": (
+        model(text("tokenizer.json", "{")), ["tokenizer.json: is not JSON (Expecting", "get the file again"],
+    ),
+    "44 tokenizer settings are no JSON": (
+        model(text("tokenizer_config.json", "[]")), ["tokenizer_config.json: no JSON object"],
+    ),
+    "45 no configuration": (model(without("config.json")), ["own: has no config.json", "where the weights came from"]),
+    "45 configuration is no JSON": (model(text("config.json", '{"a":')), ["config.json: is not JSON (Expecting value"]),
+    "45 no model type": (
+        model(edited("config.json", model_type="gone")), ["config.json: has no model_type (got None)"],
+    ),
+    "45 unknown model type": (
+        model(edited("config.json", model_type="lllama")),
+        ["config.json: model_type is no causal language model", "(got 'lllama'). Fix: did you mean llama?"],
+    ),
+    "45 an encoder-decoder": (
+        model(edited("config.json", model_type="t5")), ["(got 't5'). Fix: ", "give a decoder-only model"],
+    ),
+    "45 adapters without their model": (
+        model(adapters_alone),
+        ["own holds adapters (adapter_config.json) of org/base, not a model", "merge them", "from org/base itself"],
+    ),
+    "46 template is no Jinja": (
+        model(text("chat_template.jinja", "{% for m in messages %}{{ m.content }")),
+        ["chat_template.jinja: the chat template is no Jinja: unexpected '}' (its line 1)"],
+    ),
+    "46 empty template": (model(text("chat_template.jinja", " ")), ["template.jinja: is empty", "remove the file"]),
+    "46 template that fails": (
+        model(text("chat_template.jinja", "{{ nofn(messages) }}")),
+        ["the chat template fails for a user's turn: 'nofn' is undefined"],
+    ),
+    "46 template without what is said": (
+        model(text("chat_template.jinja", "{% for m in messages %}x{% endfor %}")),
+        ["the chat template drops what the user says", "message['content']"],
+    ),
+    "46 a system turn that the template refuses": (
+        lambda folder: [*model(text("chat_template.jinja", NO_SYSTEM))(folder), "model.source.system='Be brief.'"],
+        ["model.source.system is set, and the chat template refuses a system turn (No system)", "system=null"],
+    ),
+    "47 unknown attention": (
+        chosen("model.source.attn_implementation=flash3"),
+        ["base model.attn_implementation: no such attention (got 'flash3')", "did you mean flash_attention_3?"],
+    ),
+    "47 no name of a model": (
+        setting("model=pretrained", "model.source.path='not a model!'"),
+        ["base model.path: 'not a model!' is neither a directory", HERE, "org/name"],
+    ),
+    "47 empty name": (
+        setting("model=pretrained", "model.source.path=''"), ["base model.path: is empty", "org/name"],
+    ),
+    "47 GGUF file that is not there": (
+        chosen("model.source.gguf_file=a.gguf"), ["model.source.gguf_file=a.gguf: ", "GGUF files there: none. Fix: "],
     ),
     "40 no place for artifacts": (no_directory, ["configuration artifacts: is not a directory", "set artifacts=DIR"]),
     "41 newer manifest": (newer, ["written by a newer r1flow (schema r1flow/99", "upgrade r1flow"]),
