@@ -18,6 +18,7 @@ POINTER = b"version https://git-lfs.github.com"  # what git leaves in place of a
 _ONE, _INDEX = "model.safetensors", "model.safetensors.index.json"  # the names that transformers looks for
 _LAYER = re.compile(r"(?:model|transformer|gpt_neox)\.(?:layers|h)\.(\d+)\.")
 _LLAMA_SHAPED = ("llama", "mistral", "qwen2", "qwen3")
+LLAMA_LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "lm_head")
 _AGAIN = "Fix: the download was cut off; get the file again"
 
 
@@ -155,4 +156,4 @@ def linear_names(shapes: Shapes) -> set[str] | None:
     matrices: Iterator[str] = (
         name.removesuffix(".weight") for name, s in shapes.items() if name.endswith(".weight") and len(s) == 2
     )
-    return {name for name in matrices if "embed" not in name} | {"lm_head"}
+    return {name.rpartition(".")[2] for name in matrices if "embed" not in name} | {"lm_head"}

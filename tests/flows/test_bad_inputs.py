@@ -354,6 +354,35 @@ REFUSED: dict[str, Case] = {
     "47 GGUF file that is not there": (
         chosen("model.source.gguf_file=a.gguf"), ["model.source.gguf_file=a.gguf: ", "GGUF files there: none. Fix: "],
     ),
+    "48 adapters beside no such layer": (
+        chosen("model=adapters", "model.lora.target_modules=[q_proj,k_prooj]"),
+        ["rl lora.target_modules: the model has no layer 'k_prooj' (got ['q_proj', 'k_prooj'])",
+         "did you mean k_proj? There are down_proj, gate_proj, ", "or all-linear or attention"],
+    ),
+    "48 adapters beside no such layer of the model that is made here": (
+        setting("model.lora={_target_: components.models.lora.Lora, target_modules: q_prooj}"),
+        ["rl lora.target_modules: the model has no layer 'q_prooj' (got 'q_prooj'). Fix: did you mean q_proj?"],
+    ),
+    "48 adapters beside a kind misspelt": (
+        chosen("model=adapters", "model.lora.target_modules=all_linear"),
+        ["rl lora.target_modules: no layer has that name (got 'all_linear'). Fix: target_modules=all-linear"],
+    ),
+    "48 adapters beside nothing": (
+        chosen("model=adapters", "model.lora.target_modules=[]"),
+        ["rl lora.target_modules: names no layer (got []). Fix: use one of all-linear, attention"],
+    ),
+    "48 adapters of no rank": (
+        chosen("model=adapters", "model.lora.r=0"), ["rl lora.r: must be positive (got 0). Fix: r=16 is usual"],
+    ),
+    "48 adapters of no weight": (
+        chosen("model=adapters", "model.lora.alpha=0"), ["rl lora.alpha: must be positive (got 0.0). Fix: alpha=32"],
+    ),
+    "49 nothing sampled at a time": (
+        setting("model.max_batch=0"), ["engine.max_batch: must be at least 1 (got 0). Fix: write a value"],
+    ),
+    "49 no tokens in a pass": (
+        setting("model.micro_batch_tokens=-1"), ["rl micro_batch_tokens: must be at least 1 (got -1)"],
+    ),
     "40 no place for artifacts": (no_directory, ["configuration artifacts: is not a directory", "set artifacts=DIR"]),
     "41 newer manifest": (newer, ["written by a newer r1flow (schema r1flow/99", "upgrade r1flow"]),
 }  # fmt: skip

@@ -133,6 +133,23 @@ def test_a_missing_template_is_added_in_the_form_the_tokenizer_knows(tokenizer):
     assert "no chat template; ChatML is used" in said[0]
 
 
+def test_a_system_turn_that_the_template_refuses_is_told_as_such(tokenizer):
+    strict = copy.deepcopy(tokenizer)
+    strict.chat_template = (
+        "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('No system') }}{% endif %}"
+        "{{ m.content }}{% endfor %}"
+    )
+    with pytest.raises(ValueError, match=r"here: model.source.system is set, .* \(No system\)\. Fix: "):
+        complete_tokenizer(strict, "here", print, system="Be brief.")
+
+
+def test_a_template_that_fails_is_told_in_one_line(tokenizer):
+    broken = copy.deepcopy(tokenizer)
+    broken.chat_template = "{{ nofn(messages) }}"
+    with pytest.raises(ValueError, match=r"here: the chat template fails for a user's turn: 'nofn' is undefined\. Fix"):
+        complete_tokenizer(broken, "here", print)
+
+
 def test_a_tokenizer_without_turn_markers_gets_the_plain_form():
     from tokenizers import Tokenizer, models, processors
     from transformers import PreTrainedTokenizerFast
