@@ -253,7 +253,9 @@ def _source(path: str, gguf_file: str | None, package: str | None = None) -> str
             )
         path = found.submodule_search_locations[0]
     if not path.strip():
-        raise ValueError("is empty. Fix: give a saved model's directory, or a hub name like org/name")
+        raise ValueError(
+            "the name of the model is empty. Fix: give a saved model's directory, or a hub name like org/name"
+        )
     local = Path(path).expanduser()
     if not local.exists():
         if path.startswith((".", "/", "~")) or path.count("/") > 1:

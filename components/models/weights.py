@@ -156,4 +156,6 @@ def linear_names(shapes: Shapes) -> set[str] | None:
     matrices: Iterator[str] = (
         name.removesuffix(".weight") for name, s in shapes.items() if name.endswith(".weight") and len(s) == 2
     )
-    return {name.rpartition(".")[2] for name in matrices if "embed" not in name} | {"lm_head"}
+    return {
+        name.rpartition(".")[2] for name in matrices if not name.endswith(("wte", "wpe")) and "embed" not in name
+    } | {"lm_head"}

@@ -349,7 +349,7 @@ REFUSED: dict[str, Case] = {
         ["base model.path: 'not a model!' is neither a directory", HERE, "org/name"],
     ),
     "47 empty name": (
-        setting("model=pretrained", "model.source.path=''"), ["base model.path: is empty", "org/name"],
+        setting("model=pretrained", "model.source.path=''"), ["base model.path: the name of the model is empty", "org/name"],
     ),
     "47 GGUF file that is not there": (
         chosen("model.source.gguf_file=a.gguf"), ["model.source.gguf_file=a.gguf: ", "GGUF files there: none. Fix: "],

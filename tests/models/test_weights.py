@@ -33,7 +33,7 @@ def test_the_head_of_a_tied_model_and_other_families_are_not_asked_for():
 
 
 def test_a_saved_model_holds_the_layers_that_adapters_may_name(built, tmp_path):
-    save_model(*built, tmp_path)
+    save_model(built[0], built[1], tmp_path)
     shapes = read_shapes(tmp_path)
     assert shapes["model.norm.weight"] == [built[0].config.hidden_size]
     assert linear_names(shapes) == set(LLAMA_LAYERS)
