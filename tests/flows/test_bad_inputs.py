@@ -123,7 +123,11 @@ def weights(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
 
 def bytes_of(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
     """A change to a file of a saved model."""
-    return lambda own: (own / name).write_bytes(change((own / name).read_bytes())) and None
+
+    def edit(own: Path) -> None:
+        (own / name).write_bytes(change((own / name).read_bytes()))
+
+    return edit
 
 
 def sharded(own: Path) -> None:
@@ -142,7 +146,7 @@ def without(*names: str) -> Callable[[Path], None]:
 
 
 def text(name: str, content: str) -> Callable[[Path], None]:
-    return lambda own: (own / name).write_text(content) and None
+    return bytes_of(name, lambda _: content.encode())
 
 
 def adapters_alone(own: Path) -> None:
@@ -349,7 +353,7 @@ REFUSED: dict[str, Case] = {
         ["base model.path: 'not a model!' is neither a directory", HERE, "org/name"],
     ),
     "47 empty name": (
-        setting("model=pretrained", "model.source.path=''"), ["base model.path: the name of the model is empty", "org/name"],
+        setting("model=pretrained", "model.source.path=''"), ["base model.path: the name of the model is empty"],
     ),
     "47 GGUF file that is not there": (
         chosen("model.source.gguf_file=a.gguf"), ["model.source.gguf_file=a.gguf: ", "GGUF files there: none. Fix: "],
