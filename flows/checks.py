@@ -24,7 +24,10 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
         (lambda x: x >= 0, "must not be negative"),
     ),
     **dict.fromkeys(
-        ("steps", "prompts", "batch_size", "max_new_tokens", "samples", "minibatches", "workers", "threads"),
+        (
+            *("steps", "prompts", "batch_size", "max_new_tokens", "samples", "minibatches", "workers", "threads"),
+            *("max_batch", "micro_batch_tokens"),
+        ),
         (lambda x: x >= 1, "must be at least 1"),
     ),
     "top_p": (lambda x: 0 < x <= 1, "must lie in (0, 1]"),

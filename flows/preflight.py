@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flows.adapted import target_problems
 from flows.annotations import SPECIAL
 from flows.build import ALLOWED, is_allowed
 from flows.checks import component_problems, figure_problems
@@ -63,6 +64,7 @@ def preflight(
         problems += found
         checked.append(_with_settings(spec, settings))
     problems += wiring_problems(specs)
+    problems += target_problems(specs, problems)
     if wrong := errors(problems):
         raise BadInput(_told_once(wrong))
     for problem in _told_once(problems):

@@ -25,7 +25,7 @@ _FIXES = {
     "state": ", or judge the episode's end: reward=agent, and components.rewards.agent.Success as accuracy",
 }
 _PROGRAMS = "components.data.programs.Programs"
-_TINY = "components.models.tiny.Tiny"
+TINY = "components.models.tiny.Tiny"
 _MAX_CHARS = 20_000  # of a prompt, where the cleaning does not say
 _HEADERS = 64  # tokens that a template puts around a prompt, more than any usual one
 _SANDBOX = "install bubblewrap, or see Programs as answers in the README"
@@ -61,7 +61,7 @@ def prompt_problems(
     lengths: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
     for spec in specs:
         data, new = by_name.get(spec.inputs.get("data", "")), spec.settings.get("max_new_tokens")
-        model = _source_of(spec, by_name)
+        model = source_of(spec, by_name)
         context = None if model is None else _context(model)
         longest = max(
             (c.get("prompts/bytes", 0) for c in held.get(spec.inputs.get("data", ""), {}).values()), default=0
@@ -121,7 +121,7 @@ def nodes(value: Any) -> Iterator[Mapping[str, Any]]:
             yield from nodes(item)
 
 
-def _source_of(spec: StageSpec, by_name: Mapping[str, StageSpec]) -> Mapping[str, Any] | None:
+def source_of(spec: StageSpec, by_name: Mapping[str, StageSpec]) -> Mapping[str, Any] | None:
     """The node of the model that a stage's own was made from."""
     seen: set[str] = set()
     while (name := spec.inputs.get("model", "")) in by_name and name not in seen:
@@ -132,9 +132,9 @@ def _source_of(spec: StageSpec, by_name: Mapping[str, StageSpec]) -> Mapping[str
 
 
 def _context(model: Mapping[str, Any]) -> int | None:
-    if model.get("_target_") == _TINY:
+    if model.get("_target_") == TINY:
         return int(model.get("max_position", 1024))
-    folder = _folder(model)
+    folder = folder_of(model)
     if folder is None:
         return None
     from components.models.files import context_of  # of a model that is here
@@ -142,7 +142,7 @@ def _context(model: Mapping[str, Any]) -> int | None:
     return context_of(folder)
 
 
-def _folder(model: Mapping[str, Any]) -> Path | None:
+def folder_of(model: Mapping[str, Any]) -> Path | None:
     path = model.get("path")
     folder = Path(path).expanduser() if isinstance(path, str) and not model.get("package") else None
     return folder if folder is not None and folder.is_dir() else None
@@ -159,7 +159,7 @@ def _lengths(data: StageSpec, model: Mapping[str, Any], allow: Sequence[str]) ->
         for task in tasks
         if len(task.prompt) <= longest
     }
-    folder = _folder(model)
+    folder = folder_of(model)
     file = None if folder is None else folder / "tokenizer.json"
     if file is not None and file.is_file():
         from tokenizers import Tokenizer  # light, and only where prompts may be too long

@@ -7,14 +7,21 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from components.models.weights import read_header, read_shapes, shape_problem
+
 _MASKS = {"F64": ("<u8", 0x7FF0 << 48), "F32": ("<u4", 0x7F800000), "F16": ("<u2", 0x7C00), "BF16": ("<u2", 0x7F80)}
 _CHUNK = 1 << 22  # values looked at together
 _LOOKED_AT = 4 << 30  # bytes of weights, a few seconds; those of larger models are looked at when they are loaded
 _OWN_ENDS = ("TokenizersBackend", "PreTrainedTokenizerFast", "PreTrainedTokenizer", "")  # classes without an eos token
 
 
-def directory_problems(folder: Path) -> Iterator[str]:
-    """What is wrong with a saved model: no eos token, more tokens than embeddings, weights that are not finite."""
+def directory_problems(folder: Path, *, gguf: bool = False) -> Iterator[str]:
+    """What is wrong with a saved model: no eos token, more tokens than embeddings, weights that are cut off, lack
+    layers or tensors, or are not finite.
+
+    Args:
+        gguf: configuration, tokenizer and weights come from one GGUF file, which is not looked into.
+    """
     settings = read_settings(folder / "tokenizer_config.json")
     special = read_settings(folder / "special_tokens_map.json")
     known = settings.get("eos_token") or special.get("eos_token")
@@ -23,12 +30,27 @@ def directory_problems(folder: Path) -> Iterator[str]:
             f"{folder}: the tokenizer has no eos token, so no answer could ever end. Fix: set eos_token in its "
             "tokenizer_config.json to the token that ends a turn"
         )
-    rows, tokens = read_settings(folder / "config.json").get("vocab_size"), _tokens(folder / "tokenizer.json")
+    config = read_settings(folder / "config.json")
+    rows, tokens = config.get("vocab_size"), _tokens(folder / "tokenizer.json")
     if isinstance(rows, int) and tokens is not None and tokens > rows:
         yield (
             f"{folder}: the tokenizer has {tokens} tokens but the model only {rows} embeddings. "
             "Fix: use the tokenizer that belongs to the model, or resize the embeddings and train them"
         )
+        return
+    if not gguf:
+        yield from _weight_problems(folder, config)
+
+
+def _weight_problems(folder: Path, config: Mapping[str, Any]) -> Iterator[str]:
+    """The first thing that is wrong with the weights."""
+    try:
+        problem = shape_problem(folder, read_shapes(folder), config)
+    except (OSError, ValueError) as error:
+        problem = str(error) if " Fix: " in str(error) else f"{error}. Fix: make it readable"
+    if problem is not None:
+        yield problem
+        return
     files = sorted(folder.glob("*.safetensors"))
     for file in files if sum(file.stat().st_size for file in files) <= _LOOKED_AT else ():
         for name, shape, bad in _not_finite(file):
@@ -70,14 +92,13 @@ def _not_finite(file: Path) -> Iterator[tuple[str, list[int], int]]:
     import numpy as np  # only where a model is named by its directory
 
     try:
-        with file.open("rb") as content:
-            size = int.from_bytes(content.read(8), "little")
-            header = json.loads(content.read(size)) if 0 < size < file.stat().st_size else {}
-        data = np.memmap(file, mode="r", offset=8 + size) if header else None
+        header = read_header(file)
+        ends = [entry["data_offsets"][1] for entry in header.values()]
+        data = np.memmap(file, mode="r", offset=file.stat().st_size - max(ends, default=0)) if any(ends) else None
     except (OSError, ValueError):
-        return  # not such a file; loading says what is wrong
+        return  # a file that is not loaded, beside those that are
     for name, entry in header.items():
-        if name == "__metadata__" or entry.get("dtype") not in _MASKS or data is None:
+        if entry.get("dtype") not in _MASKS or data is None:
             continue
         kind, mask = _MASKS[entry["dtype"]]
         start, end = entry["data_offsets"]

@@ -15,9 +15,11 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from components.artifacts.disk import naming_errors
+from components.models.directory import adapter_problem, attention_problem, directory_check, is_hub_name
 from components.models.files import directory_problems
 from components.models.lora import has_adapters, merged_state
 from components.models.templates import Thinking, complete_tokenizer
+from components.models.weights import missing_text
 
 Say = Callable[[str], None]
 
@@ -93,13 +95,19 @@ class Pretrained:
 
 def pretrained_check(settings: Mapping[str, Any]) -> list[str]:
     """What is wrong with a `Pretrained`'s path and the files there, told before anything is loaded."""
-    if isinstance(path := settings["path"], str):
-        try:
-            source = _source(path, settings.get("gguf_file"), settings.get("package"))
-        except (FileNotFoundError, ValueError) as error:
-            return [f"path: {error}"]
-        return [f"path: {line}" for line in directory_problems(Path(source))] if Path(source).is_dir() else []
-    return []
+    problems = [problem] if (problem := attention_problem(settings.get("attn_implementation", "sdpa"))) else []
+    gguf = settings.get("gguf_file")
+    if not isinstance(path := settings["path"], str):
+        return problems
+    try:
+        folder = Path(_source(path, gguf, settings.get("package")))
+    except (FileNotFoundError, ValueError) as error:
+        return [*problems, f"path: {error}"]
+    if folder.is_dir():
+        own_code = bool(settings.get("trust_remote_code"))
+        found = [] if gguf else [*directory_check(folder, own_code=own_code, system=settings.get("system"))]
+        problems += [f"path: {line}" for line in (*found, *directory_problems(folder, gguf=bool(gguf)))]
+    return problems
 
 
 def load_model(directory: Path, device: torch.device | str | None = None) -> tuple[Any, Any]:
@@ -191,7 +199,10 @@ def _load(source: str, **options: Any) -> Any:
 
     weights = {} if options.get("gguf_file") else {"use_safetensors": True}
     with _explained(source), _no_bars():
-        model: Any = AutoModelForCausalLM.from_pretrained(source, **options, **weights)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(source, output_loading_info=True, **options, **weights)
+    model, info = loaded
+    if lacking := sorted(info["missing_keys"]):
+        raise ValueError(missing_text(f"model {source} cannot be loaded", lacking))
     if options.get("gguf_file"):  # the weights are plain now; without these marks the model saves like any other
         model.hf_quantizer = None
         model.config.__dict__.pop("quantization_config", None)
@@ -201,9 +212,13 @@ def _load(source: str, **options: Any) -> Any:
 @contextmanager
 def _explained(source: str) -> Iterator[None]:
     """Turn what transformers raises for a model that cannot be had into one line that names it."""
+    from safetensors import SafetensorError  # light
+
     try:
         yield
-    except (OSError, ImportError, ValueError) as error:
+    except torch.OutOfMemoryError:
+        raise
+    except (OSError, ImportError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         reason = str(error).strip().split("\n")[0]
         raise ValueError(
             f"model {source} cannot be loaded: {reason} Fix: check the name and that it holds safetensors; without a "
@@ -237,6 +252,10 @@ def _source(path: str, gguf_file: str | None, package: str | None = None) -> str
                 "model.source.package=null model.source.gguf_file=null"
             )
         path = found.submodule_search_locations[0]
+    if not path.strip():
+        raise ValueError(
+            "the name of the model is empty. Fix: give a saved model's directory, or a hub name like org/name"
+        )
     local = Path(path).expanduser()
     if not local.exists():
         if path.startswith((".", "/", "~")) or path.count("/") > 1:
@@ -244,11 +263,24 @@ def _source(path: str, gguf_file: str | None, package: str | None = None) -> str
                 f"model path {path} does not exist (working directory {Path.cwd()}). "
                 "Fix: give an existing directory, or a hub name like org/name"
             )
+        if not is_hub_name(path):
+            raise ValueError(
+                f"{path!r} is neither a directory (working directory {Path.cwd()}) nor a name that the hub could have. "
+                "Fix: give an existing directory, or a hub name like org/name"
+            )
         return path
+    if local.is_file():
+        raise ValueError(f"{local} is a file. Fix: give the directory of a saved model, {local.parent} perhaps")
     if gguf_file:
         if not (local / gguf_file).is_file():
-            found = ", ".join(sorted(file.name for file in local.glob("*.gguf"))) or "none"
-            raise FileNotFoundError(f"{local / gguf_file} does not exist; GGUF files there: {found}")
+            found = ", ".join(sorted(file.name for file in local.glob("*.gguf")))
+            fix = "name one of those" if found else "model.source.gguf_file=null for safetensors, or get that file"
+            raise FileNotFoundError(
+                f"model.source.gguf_file={gguf_file}: {local / gguf_file} does not exist; GGUF files there: "
+                f"{found or 'none'}. Fix: {fix}"
+            )
+    elif (problem := adapter_problem(local)) is not None:
+        raise ValueError(problem)
     elif not list(local.glob("*.safetensors")):
         pickles = [file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in local.glob(pattern)]
         if pickles:

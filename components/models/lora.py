@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from components.rng import derive
 
+KINDS = ("all-linear", "attention")  # of layers, by a word of ours
 POLICY = "default"  # the adapter that is trained; earlier ones are frozen and have other names
 
 
@@ -92,8 +93,21 @@ class Lora:
 
 
 def lora_check(settings: Mapping[str, Any]) -> list[str]:
-    """Ranks and scales that can't work, and quantisation without what it needs."""
-    problems = [f"{name}: must be positive (got {settings[name]})" for name in ("r", "alpha") if settings[name] <= 0]
+    """Ranks and scales that can't work, layers that are none, and quantisation without what it needs."""
+    problems = [
+        f"{name}: must be positive (got {settings[name]}). Fix: {name}={usual} is usual"
+        for name, usual in (("r", 16), ("alpha", 32))
+        if settings[name] <= 0
+    ]
+    targets = settings.get("target_modules", "all-linear")
+    if not targets or (not isinstance(targets, str) and not all(targets)):
+        problems.append(
+            f"target_modules: names no layer (got {targets!r}). Fix: use one of {', '.join(KINDS)}, or names"
+        )
+    for name in [targets] if isinstance(targets, str) else targets:
+        kind = name.strip().lower().replace("_", "-").replace(" ", "-")
+        if kind in KINDS and targets != kind:
+            problems.append(f"target_modules: no layer has that name (got {targets!r}). Fix: target_modules={kind}")
     if settings.get("quantize"):
         from importlib.util import find_spec  # here, so that this function stands alone
 

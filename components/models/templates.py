@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable
 from typing import Any, Literal
 
+from components.models.directory import system_text
+
 Say = Callable[[str], None]
 Thinking = Literal["auto", "open", "none"]
 
@@ -34,7 +36,8 @@ def complete_tokenizer(
         thinking: see `Pretrained.thinking`. system: see `Pretrained.system`.
 
     Raises:
-        ValueError: there is no eos token, so that no answer could ever end; a template that no text can be put into.
+        ValueError: there is no eos token, so that no answer could ever end; a template that fails for a user's turn, or
+            for the system turn that is asked for.
     """
     if tokenizer.eos_token_id is None:
         raise ValueError(
@@ -50,8 +53,12 @@ def complete_tokenizer(
             "with answers that start inside <think>"
         )
     _freeze_date(tokenizer, source, say)
+    if (reason := _refusal(tokenizer)) is not None:
+        raise ValueError(f"{source}: the chat template fails for a user's turn: {reason}. Fix: repair the template")
     if system:
         _default_system(tokenizer, system)
+        if (reason := _refusal(tokenizer)) is not None:
+            raise ValueError(system_text(source, reason))
     if thinking == "open" or (thinking == "auto" and "<think>" not in tokenizer.chat_template):
         _open_thought(tokenizer, source, say)
     if thinking == "none" and tokenizer.chat_template.endswith(_OPENED):
@@ -59,6 +66,16 @@ def complete_tokenizer(
     _end_turns(tokenizer, source, say)
     if tokenizer.pad_token_id is None:
         _pad(tokenizer, source, say)
+
+
+def _refusal(tokenizer: Any) -> str | None:
+    """What the template says against a conversation of one question; None if it takes it."""
+    turns = [{"role": "user", "content": "q"}]
+    try:
+        tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+    except Exception as error:  # a template may raise anything
+        return " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    return None
 
 
 def _open_thought(tokenizer: Any, source: str, say: Say) -> None:

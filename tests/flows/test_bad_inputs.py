@@ -109,6 +109,58 @@ def with_nan(own: Path) -> None:
     save_file(weights, own / "model.safetensors")
 
 
+def weights(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
+    """A change to the tensors of a saved model."""
+
+    def edit(own: Path) -> None:
+        from safetensors.torch import load_file, save_file
+
+        tensors = load_file(own / "model.safetensors")
+        change(tensors)
+        save_file(tensors, own / "model.safetensors", metadata={"format": "pt"})
+
+    return edit
+
+
+def bytes_of(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    """A change to a file of a saved model."""
+
+    def edit(own: Path) -> None:
+        (own / name).write_bytes(change((own / name).read_bytes()))
+
+    return edit
+
+
+def sharded(own: Path) -> None:
+    """An index of two files of which one is missing."""
+    (own / "model.safetensors").rename(own / "model-00001-of-00002.safetensors")
+    placed = {"model.norm.weight": "model-00002-of-00002.safetensors"}
+    (own / "model.safetensors.index.json").write_text(json.dumps({"weight_map": placed}))
+
+
+def without(*names: str) -> Callable[[Path], None]:
+    def remove(own: Path) -> None:
+        for name in names:
+            (own / name).unlink()
+
+    return remove
+
+
+def text(name: str, content: str) -> Callable[[Path], None]:
+    return bytes_of(name, lambda _: content.encode())
+
+
+def adapters_alone(own: Path) -> None:
+    (own / "model.safetensors").rename(own / "adapter_model.safetensors")
+    (own / "config.json").unlink()
+    (own / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "org/base"}))
+
+
+def chosen(*overrides: str) -> Callable[[Path], Made]:
+    """A run with a whole model of the user's own and these settings."""
+    return lambda folder: [*model(nothing)(folder), *overrides]
+
+
 def nothing(own: Path) -> None:
     pass
 
@@ -157,6 +209,10 @@ def talk(*roles: str) -> dict[str, Any]:
 
 
 LONG = {"prompt": "word " * 2000}
+NO_SYSTEM = (
+    "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('No system') }}{% endif %}"
+    "{{ m.content }}{% endfor %}"
+)
 HERE = f"working directory {Path.cwd()}"
 REFUSED: dict[str, Case] = {
     "1 missing file": (setting("data=jsonl", "data.path=none.jsonl"), ["none.jsonl file: no such file", HERE]),
@@ -240,6 +296,120 @@ REFUSED: dict[str, Case] = {
         model(edited("config.json", vocab_size=99)), ["tokens but the model only 99 embeddings"],
     ),
     "39 NaN in the weights": (model(with_nan), ["tensor model.norm.weight [16] holds 1 values that are NaN"]),
+    "42 fewer layers than the configuration has": (
+        model(edited("config.json", num_hidden_layers=3)),
+        ["own: config.json asks for 3 layers (num_hidden_layers), the weights hold 1, numbers 0 to 0", "one place"],
+    ),
+    "42 a tensor missing": (
+        model(weights(lambda tensors: tensors.pop("model.layers.0.mlp.up_proj.weight"))),
+        ["own: the weights lack layers.0.mlp.up_proj.weight, which would be left random"],
+    ),
+    "42 another width": (
+        model(edited("config.json", hidden_size=32)),
+        ["own: tensor embed_tokens.weight is [", ", 16], config.json asks for [", ", 32]"],
+    ),
+    "42 a shard missing": (
+        model(sharded), ["index.json: names model-00002-of-00002.safetensors, which is not there", "get that file too"],
+    ),
+    "43 weights cut off": (
+        model(bytes_of("model.safetensors", lambda b: b[: len(b) // 2])),
+        ["model.safetensors: has", "bytes, its header speaks of", "the download was cut off"],
+    ),
+    "43 weights cut off in the header": (
+        model(bytes_of("model.safetensors", lambda b: b[:99])), ["model.safetensors: no safetensors file, or cut off"],
+    ),
+    "43 empty weights": (model(bytes_of("model.safetensors", lambda b: b"")), ["model.safetensors: is empty"]),
+    "43 a pointer in place of weights": (
+        model(bytes_of("model.safetensors", lambda b: b"version https://git-lfs.github.com/spec/v1\noid sha256:a\n")),
+        ["model.safetensors: is a Git LFS pointer", "git lfs pull"],
+    ),
+    "44 no tokenizer": (
+        model(without("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")),
+        ["own: has no tokenizer (tokenizer.json, ", "get tokenizer.json and tokenizer_config.json"],
+    ),
+    "44 no vocabulary": (model(without("tokenizer.json")), ["own: has no tokenizer (tokenizer.json, "]),
+    "44 tokenizer is no JSON": (
+        model(text("tokenizer.json", "{")), ["tokenizer.json: is not JSON (Expecting", "get the file again"],
+    ),
+    "44 tokenizer settings are no JSON": (
+        model(text("tokenizer_config.json", "[]")), ["tokenizer_config.json: no JSON object"],
+    ),
+    "45 no configuration": (model(without("config.json")), ["own: has no config.json", "where the weights came from"]),
+    "45 configuration is no JSON": (model(text("config.json", '{"a":')), ["config.json: is not JSON (Expecting value"]),
+    "45 no model type": (
+        model(edited("config.json", model_type="gone")), ["config.json: has no model_type (got None)"],
+    ),
+    "45 unknown model type": (
+        model(edited("config.json", model_type="lllama")),
+        ["config.json: model_type is no causal language model", "(got 'lllama'). Fix: did you mean llama?"],
+    ),
+    "45 an encoder-decoder": (
+        model(edited("config.json", model_type="t5")), ["(got 't5'). Fix: ", "give a decoder-only model"],
+    ),
+    "45 adapters without their model": (
+        model(adapters_alone),
+        ["own holds adapters (adapter_config.json) of org/base, not a model", "merge them", "from org/base itself"],
+    ),
+    "46 template is no Jinja": (
+        model(text("chat_template.jinja", "{% for m in messages %}{{ m.content }")),
+        ["chat_template.jinja: the chat template is no Jinja: unexpected '}' (its line 1)"],
+    ),
+    "46 empty template": (model(text("chat_template.jinja", " ")), ["template.jinja: is empty", "remove the file"]),
+    "46 template that fails": (
+        model(text("chat_template.jinja", "{{ nofn(messages) }}")),
+        ["the chat template fails for a user's turn: 'nofn' is undefined"],
+    ),
+    "46 template without what is said": (
+        model(text("chat_template.jinja", "{% for m in messages %}x{% endfor %}")),
+        ["the chat template drops what the user says", "message['content']"],
+    ),
+    "46 a system turn that the template refuses": (
+        lambda folder: [*model(text("chat_template.jinja", NO_SYSTEM))(folder), "model.source.system='Be brief.'"],
+        ["model.source.system is set, and the chat template refuses a system turn (No system)", "system=null"],
+    ),
+    "47 unknown attention": (
+        chosen("model.source.attn_implementation=flash3"),
+        ["base model.attn_implementation: no such attention (got 'flash3')", "did you mean flash_attention_3?"],
+    ),
+    "47 no name of a model": (
+        setting("model=pretrained", "model.source.path='not a model!'"),
+        ["base model.path: 'not a model!' is neither a directory", HERE, "org/name"],
+    ),
+    "47 empty name": (
+        setting("model=pretrained", "model.source.path=''"), ["base model.path: the name of the model is empty"],
+    ),
+    "47 GGUF file that is not there": (
+        chosen("model.source.gguf_file=a.gguf"), ["model.source.gguf_file=a.gguf: ", "GGUF files there: none. Fix: "],
+    ),
+    "48 adapters beside no such layer": (
+        chosen("model=adapters", "model.lora.target_modules=[q_proj,k_prooj]"),
+        ["rl lora.target_modules: the model has no layer 'k_prooj' (got ['q_proj', 'k_prooj'])",
+         "did you mean k_proj? There are down_proj, gate_proj, ", "or all-linear or attention"],
+    ),
+    "48 adapters beside no such layer of the model that is made here": (
+        setting("model.lora={_target_: components.models.lora.Lora, target_modules: q_prooj}"),
+        ["rl lora.target_modules: the model has no layer 'q_prooj' (got 'q_prooj'). Fix: did you mean q_proj?"],
+    ),
+    "48 adapters beside a kind misspelt": (
+        chosen("model=adapters", "model.lora.target_modules=all_linear"),
+        ["rl lora.target_modules: no layer has that name (got 'all_linear'). Fix: target_modules=all-linear"],
+    ),
+    "48 adapters beside nothing": (
+        chosen("model=adapters", "model.lora.target_modules=[]"),
+        ["rl lora.target_modules: names no layer (got []). Fix: use one of all-linear, attention"],
+    ),
+    "48 adapters of no rank": (
+        chosen("model=adapters", "model.lora.r=0"), ["rl lora.r: must be positive (got 0). Fix: r=16 is usual"],
+    ),
+    "48 adapters of no weight": (
+        chosen("model=adapters", "model.lora.alpha=0"), ["rl lora.alpha: must be positive (got 0.0). Fix: alpha=32"],
+    ),
+    "49 nothing sampled at a time": (
+        setting("model.max_batch=0"), ["engine.max_batch: must be at least 1 (got 0). Fix: write a value"],
+    ),
+    "49 no tokens in a pass": (
+        setting("model.micro_batch_tokens=-1"), ["rl micro_batch_tokens: must be at least 1 (got -1)"],
+    ),
     "40 no place for artifacts": (no_directory, ["configuration artifacts: is not a directory", "set artifacts=DIR"]),
     "trained on what is missing": (trained_on("none.jsonl"), ["trained_on: none.jsonl does not exist", HERE]),
     "trained on weights": (trained_on("q.jsonl", "weights.bin"), ["trained_on: weights.bin is a binary file, no text"]),

@@ -274,7 +274,8 @@ def test_a_model_path_without_a_model_is_found_before_anything_is_loaded(tmp_pat
     with pytest.raises(BadInput, match=r"only as weights\.bin, a pickle"):
         check(None, "model=pretrained", f"model.source.path={tmp_path}")
     (tmp_path / "model.safetensors").write_bytes(b"")
-    assert check(None, "model=pretrained", f"model.source.path={tmp_path}")
+    with pytest.raises(BadInput, match=r"model\.safetensors: is empty"):
+        check(None, "model=pretrained", f"model.source.path={tmp_path}")
     assert check(None, "model=pretrained", "model.source.path=org/name")
 
 

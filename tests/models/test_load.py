@@ -82,6 +82,23 @@ def test_weights_that_are_not_finite_are_named(saved):
         load_model(saved)
 
 
+def test_a_tensor_that_no_file_holds_is_named_and_not_drawn_at_random(saved):
+    weights = load_file(saved / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, saved / "model.safetensors", metadata={"format": "pt"})
+    for load in (lambda: Pretrained(path=str(saved)).build([], 0), lambda: load_model(saved)):
+        with pytest.raises(ValueError, match=r"the weights lack model.layers.1.mlp.up_proj.weight, .* Fix: get the"):
+            load()
+
+
+def test_a_layer_more_in_the_configuration_than_in_the_files_is_refused(saved):
+    config = json.loads((saved / "config.json").read_text())
+    config["num_hidden_layers"] += 1
+    (saved / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r"the weights lack model\.layers\.\d\.input_layernorm.weight, .* and 6 more"):
+        load_model(saved)
+
+
 def test_a_tokenizer_larger_than_the_embeddings_is_refused(built):
     model, tokenizer = built
     larger = copy.deepcopy(tokenizer)
@@ -114,6 +131,23 @@ def test_a_missing_template_is_added_in_the_form_the_tokenizer_knows(tokenizer):
     rendered = bare.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
     assert rendered == "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n<think>"
     assert "no chat template; ChatML is used" in said[0]
+
+
+def test_a_system_turn_that_the_template_refuses_is_told_as_such(tokenizer):
+    strict = copy.deepcopy(tokenizer)
+    strict.chat_template = (
+        "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('No system') }}{% endif %}"
+        "{{ m.content }}{% endfor %}"
+    )
+    with pytest.raises(ValueError, match=r"here: model.source.system is set, .* \(No system\)\. Fix: "):
+        complete_tokenizer(strict, "here", print, system="Be brief.")
+
+
+def test_a_template_that_fails_is_told_in_one_line(tokenizer):
+    broken = copy.deepcopy(tokenizer)
+    broken.chat_template = "{{ nofn(messages) }}"
+    with pytest.raises(ValueError, match=r"here: the chat template fails for a user's turn: 'nofn' is undefined\. Fix"):
+        complete_tokenizer(broken, "here", print)
 
 
 def test_a_tokenizer_without_turn_markers_gets_the_plain_form():
