@@ -133,6 +133,7 @@ class Workplace:
     def _command(self, arguments: tuple[str, ...]) -> list[str]:
         command, *rest = arguments
         where = ["--config-dir", "conf"] if command in ("run", "plan") else ["--artifacts", str(self.artifacts)]
+        where = [] if command == "envs" else where
         overrides = [f"artifacts={self.artifacts}"] if command in ("run", "plan") else []
         return [sys.executable, "-m", "flows.cli", command, *where, *rest, *overrides]
 
