@@ -207,6 +207,9 @@ class PagedCache(LeanCache):
                 self._pages[i] = grown
             self._free = np.concatenate([self._free, np.arange(old, size)])
         taken, self._free = self._free[:count], self._free[count:]
+        for pools in self._pages:
+            for pool in pools:
+                pool[taken] = 0  # a place that is masked has weight 0, and 0 times an earlier row's NaN is NaN
         return taken
 
     def _widen(self, columns: int) -> None:

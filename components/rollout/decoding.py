@@ -355,7 +355,7 @@ class Run:
 
     def _lookup(self, ids: Any, size: int) -> Tensor:
         table = torch.zeros(size, dtype=torch.bool)
-        table[[i for i in ids if i < size]] = True
+        table[[i for i in ids if 0 <= i < size]] = True
         return table.to(self.device)
 
     def _new(self, *shape: int) -> Tensor:

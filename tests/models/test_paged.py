@@ -143,3 +143,17 @@ def test_rows_taken_out_and_put_back_give_the_same_bits_and_their_pages_come_fre
         del taken
         cache.rebuild(NONE, [], [])
     assert len(cache._free) == len(cache._pages[0][0])
+
+
+def test_a_row_that_is_not_a_number_leaves_nothing_in_the_pages_it_gives_back(tiny_causal_lm):
+    model = tiny_causal_lm("Llama")
+    decoder = make_decoder(model)
+    decoder.new_cache()  # loops are held to the model while it is whole
+    prompt, forced = [[5, 6, 7]], tokens(2, 20)
+    expected = stepped(decoder.new_cache(), prompt, [2], forced)
+    with torch.no_grad():
+        model.get_input_embeddings().weight[10] = float("nan")
+    cache = decoder.new_cache()
+    stepped(cache, [[10] * 40], [2], torch.full((2, 20), 10))
+    assert isinstance(cache, PagedCache)
+    assert torch.equal(stepped(cache, prompt, [2], forced).nan_to_num(7.0)[..., :10], expected[..., :10])
