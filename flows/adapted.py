@@ -31,13 +31,13 @@ def target_problems(specs: Sequence[StageSpec], known: Sequence[Problem]) -> Ite
             wanted = node.get("target_modules", "all-linear")
             names = [wanted] if isinstance(wanted, str) else list(wanted)
             there = None if source is None or wanted in kinds else _layers(source)
-            for name in names if there else ():
-                if there and name.rpartition(".")[2] not in there:
+            if not there:
+                continue
+            listed = f"{', '.join(sorted(there))}; or {' or '.join(kinds)}"
+            for name in names:
+                if name.rpartition(".")[2] not in there:
                     near = difflib.get_close_matches(name, sorted(there), 1, 0.6)
-                    fix = (f"did you mean {near[0]}? There are " if near else "name some of ") + ", ".join(
-                        sorted(there)
-                    )
-                    fix += f"; or {' or '.join(kinds)}"
+                    fix = f"did you mean {near[0]}? There are {listed}" if near else f"name some of {listed}"
                     problem = f"the model has no layer {name!r}"
                     yield Problem(f"stage {spec.name}", f"{key}.target_modules", problem, got=wanted, fix=fix)
 

@@ -21,7 +21,7 @@ _PASSED_ON = {"run": 0.0, "stage": 0.0, "say": 0.0, "finding": 0.0, "progress": 
 
 
 @contextlib.contextmanager
-def recorded_in_prefect(home: Path, run: str, events: Fanout, limit_s: float = 5.0) -> Iterator[None]:
+def recorded_in_prefect(home: Path, run: str, events: Fanout, limit_s: float) -> Iterator[None]:
     """Record in Prefect what is emitted inside this block; at its end wait for the record at most ``limit_s``."""
     listener = PrefectListener(home, run, events)
     events.add(listener)
