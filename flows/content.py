@@ -21,6 +21,7 @@ from flows.modules import Definition, look_up
 from flows.signature import split_target
 from flows.stage import StageSpec
 from flows.supply import gold_problems, prompt_problems, verifier_problems
+from flows.supply_tools import tool_problems
 
 _METHODS = frozenset({"fingerprint", "contents"})
 Contents = Mapping[str, int]
@@ -58,7 +59,7 @@ def with_content(specs: Sequence[StageSpec], allow: Sequence[str]) -> list[Stage
         given |= held[spec.name]
         if given:
             lacking += supply_problems(f"stage {spec.name}", spec.target, spec.settings, spec.inputs, given)
-    lacking += verifier_problems(specs, held)
+    lacking += [*verifier_problems(specs, held), *tool_problems(specs, held, allow)]
     lacking += [] if lacking else [*prompt_problems(specs, held, allow), *gold_problems(specs, allow)]
     if lacking:
         raise BadInput(lacking)

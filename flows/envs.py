@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from flows.errors import BadInput, Problem
 
+_COMMAND_S = 10.0  # for a recorded command, which is tried twice
+_LINE_S = 10.0
 EPILOG = """\
   r1flow envs record --to transcripts.jsonl          transcripts of built-in experts, to try the rest with
   r1flow envs build transcripts.jsonl --to envs      replay, verify, deduplicate; writes envs/tasks.jsonl
   r1flow envs ls envs                                what there is, and why the rest was left out
   r1flow envs check envs                             do the solutions still pass here?
-  r1flow run pipeline=agent_tasks data.path=envs/tasks.jsonl          train on it; environment=shell for commands
+  r1flow run pipeline=agent_tasks data.path=envs/tasks.jsonl environment=agent_tags_shell             train on it
 
 Forms (--format): transcripts, one JSON object a line:
   {"instruction": "…", "actions": [{"shell": "sort a > b", "output": "", "exit_code": 0}, …],
@@ -87,7 +90,7 @@ def _build(options: argparse.Namespace, console: Any) -> int:
     folder = _free_folder(options)
     try:
         transcripts = read_transcripts(options.path, options.format, _tasks(options.tasks))
-        shell = working_shell(Shell()) if needs_shell(transcripts) else None
+        shell = working_shell(Shell(seconds=_COMMAND_S)) if needs_shell(transcripts) else None
         progress = _progress(console)
         built = build(
             transcripts, judge=reached, shell=shell, replays=options.replays, jobs=options.jobs, progress=progress
@@ -103,11 +106,15 @@ def _build(options: argparse.Namespace, console: Any) -> int:
         built, rates = measured(built, options, console)
         facts |= rates
     report = write_folder(folder, built.environments, built.refused, facts, traces=options.traces)
-    console.print(
-        f"{options.path}: {report['transcripts']} transcripts, {report['environments']} environments", markup=False
-    )
+    counts = f"{_counted(report['transcripts'], 'transcript')}, {_counted(report['environments'], 'environment')}"
+    console.print(f"{options.path}: {counts}", markup=False)
     _print_reasons(report["rejected"], console)
     console.print(f"written to {folder}; `r1flow envs ls {folder}` lists them", markup=False)
+    if built.environments:
+        shell = " environment=agent_tags_shell" if "shell" in report["families"] else ""
+        console.print(
+            f"train on it: r1flow run pipeline=agent_tasks data.path={folder}/tasks.jsonl{shell}", markup=False
+        )
     return 0 if built.environments else 1
 
 
@@ -121,7 +128,7 @@ def _check(options: argparse.Namespace, console: Any) -> int:
     wrong = 0
     try:
         needed = any("shell" in task.row["meta"]["tools"] for task in kept)
-        shell = working_shell(Shell()) if needed else None
+        shell = working_shell(Shell(seconds=_COMMAND_S)) if needed else None
         for task in kept:
             if (problem := check_kept(task, judge=reached, shell=shell, replays=options.replays)) is not None:
                 wrong += 1
@@ -152,7 +159,8 @@ def _ls(options: argparse.Namespace, console: Any) -> int:
         )
         table.add_row(*map(Text, cells))
     console.print(table)
-    console.print(f"{report['environments']} environments of {report['transcripts']} transcripts", markup=False)
+    counts = f"{_counted(report['environments'], 'environment')} of {_counted(report['transcripts'], 'transcript')}"
+    console.print(counts, markup=False)
     _print_reasons(Counter(row["reason"] for row in refused), console)
     return 0
 
@@ -197,10 +205,21 @@ def _print_reasons(reasons: Any, console: Any) -> None:
         console.print(f"  {n:4} {reason:16} {REASONS[reason]}", markup=False)
 
 
+def _counted(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+
+
 def _progress(console: Any) -> Any:
+    """Counts in place on a terminal, elsewhere a line now and then."""
+    last = time.monotonic()
+
     def told(done: int, of: int) -> None:
+        nonlocal last
         if sys.stderr.isatty():
             print(f"\r{done}/{of}", end="\n" if done == of else "", file=sys.stderr, flush=True)
+        elif time.monotonic() - last > _LINE_S:
+            last = time.monotonic()
+            print(f"envs build: {done} of {of} transcripts", file=sys.stderr, flush=True)
 
     return told
 

@@ -50,8 +50,8 @@ def _rates(rows: Sequence[dict[str, Any]], model: Path, shell: bool, options: ar
     from components.stages.profile import profile
     from components.types import Message, Task
 
-    chosen = ["pipeline=agent_tasks", "data.path=unused", *(["environment=shell"] if shell else []), *options.set]
-    config = compose([*chosen, f"seed={options.seed}"])
+    tools = f"environment={'agent_tags_shell' if shell else 'agent_tags'}"
+    config = compose(["pipeline=agent_tasks", "data.path=unused", tools, *options.set, f"seed={options.seed}"])
     [spec] = [spec for spec in stage_specs(config) if spec.name == "profile"]
     settings = build({**spec.settings, "samples": options.samples, "hopeless": -1.0}, allow=ALLOWED)
     tasks = [

@@ -61,13 +61,16 @@ class First(Generic[T]):
 
 def contents_of(corpus: Corpus) -> dict[str, int]:
     """Rows of each file that a corpus leads to, tasks for RL by ``train/<family>`` and ``train/<kind>``, all tasks by
-    ``verifier/<name>``, the size of the longest prompt and of the plain text."""
+    ``verifier/<name>`` and ``tool/<name>`` that they offer, ``traces/tags`` that call tools in tags, the size of the
+    longest prompt and of the plain text."""
     counts = {f"tasks/{split}.jsonl": len(tasks) for split, tasks in corpus.tasks.items()}
     for name in ("cold_start", "general", "preferences"):
         counts[f"{name}.jsonl"] = len(getattr(corpus, name))
     groups = Counter(name for task in corpus.tasks.get("train", ()) for name in {task.family, task.kind})
     everything = [task for tasks in corpus.tasks.values() for task in tasks]
     counts |= {f"verifier/{name}": n for name, n in Counter(task.verifier for task in everything).items()}
+    counts |= Counter(f"tool/{name}" for task in everything for name in task.meta.get("tools") or ())
+    counts["traces/tags"] = sum("<tool>" in example.response for example in corpus.cold_start)
     counts["prompts/bytes"] = max((_said(task) for task in everything), default=0)
     text = {"pretrain.txt": len(corpus.pretrain), "pretrain.txt/bytes": _size(corpus.pretrain)}
     return {**counts, **text, **{f"train/{name}": n for name, n in groups.items()}}

@@ -15,8 +15,9 @@ _FORMS = ("$absent", "$contains", "$near", "$rows", "$exactly")
 def reached(expected: Any, state: Any) -> tuple[int, int]:
     """(conditions that hold, conditions) of an expectation on a state.
 
-    A mapping asks for each of its keys and lets others be; anything else must be equal, of the same type. A mapping
-    with one key of these is a condition of its own:
+    A mapping asks for each of its keys and lets others be; anything else must be equal, of the same type. A key of the
+    state that begins with ``$`` is written with one more. A mapping with one key of these is a condition
+    of its own:
 
     * ``{"$absent": true}``: there is no such key.
     * ``{"$contains": text}``: a text with this in it.
@@ -42,10 +43,11 @@ def check_problem(expected: Any) -> str | None:
 def _reached(expected: Any, state: Any, present: bool) -> tuple[int, int]:
     if not isinstance(expected, Mapping):
         return int(present and _same(expected, state)), 1
-    if any(str(key).startswith("$") for key in expected):
+    if any(str(key).startswith("$") and not str(key).startswith("$$") for key in expected):
         return int(_holds(expected, state, present)), 1
     inside = state if present and isinstance(state, Mapping) else {}
-    parts = [_reached(value, inside.get(key), key in inside) for key, value in expected.items()]
+    named = {_meant(key): value for key, value in expected.items()}
+    parts = [_reached(value, inside.get(key), key in inside) for key, value in named.items()]
     return sum(met for met, _ in parts), sum(count for _, count in parts)
 
 
@@ -64,10 +66,14 @@ def _holds(form: Mapping[str, Any], state: Any, present: bool) -> bool:
         return isinstance(state, int | float) and not isinstance(state, bool) and abs(state - value) <= tolerance
     if name == "$rows":
         return _same_rows(wanted, state)
-    if not isinstance(state, Mapping) or set(state) != set(wanted):
+    if not isinstance(state, Mapping) or set(state) != set(map(_meant, wanted)):
         return False
     met, count = _reached(wanted, state, True)
     return met == count
+
+
+def _meant(key: Any) -> Any:
+    return key[1:] if isinstance(key, str) and key.startswith("$$") else key
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -197,13 +197,75 @@ def test_solutions_that_need_no_look_are_trivial(tmp_path):
         ("[1]", "unreadable"),
         ({"actions": 5}, "unreadable"),
         ({"actions": [{"shell": {"command": 5}}], "instruction": "go"}, "unreadable"),
+        ({"actions": [None], "instruction": "go"}, "unreadable"),
+        ({"actions": [{"shell": "ls", "exit_code": "zero"}], "instruction": "go"}, "unreadable"),
+        ({"actions": [{"shell": "ls", "output": 5}], "instruction": "go"}, "unreadable"),
+        ({"actions": [{"shell": "ls"}], "instruction": "go", "root": 7}, "unreadable"),
+        ({"actions": [{"shell": "echo a\0b"}], "instruction": "go"}, "unreadable"),
+        ({"actions": [{"shell": "echo \ud800"}], "instruction": "go"}, "unreadable"),
+        ({"actions": [{"shell": "ls"}], "instruction": "go \ud800"}, "unreadable"),
+        ({"actions": [{"shell": "ls"}], "instruction": "go", "files": {"\ud800": ""}}, "unreadable"),
+        ({"actions": [{"query": "SELECT 1"}], "instruction": "go", "database": "-- \ud800"}, "unreadable"),
+        ({"actions": [{"shell": "echo " + "x" * 60_000}], "instruction": "go"}, "too_long"),
+        ({"actions": [{"shell": "ls"}], "instruction": "go " * 3000}, "too_long"),
+        ({"actions": [{"shell": "ls"}] * 301, "instruction": "go"}, "too_long"),
+        ({"messages": [{"role": "assistant", "tool_calls": "no"}]}, "unreadable"),
+        ({"messages": [{"role": "assistant", "tool_calls": [None]}]}, "unreadable"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": 5}}]}]}, "unreadable"),
     ],
-    ids=range(16),
+    ids=range(31),
 )
 def test_what_is_no_transcript_is_told(tmp_path, row, reason):
     [transcript] = read_transcripts(write(tmp_path / "t.jsonl", [row]))
     assert transcript.problem is not None and transcript.problem[0] == reason
+    assert "Error" not in transcript.problem[1]  # no exception of Python's own
     assert reason in REASONS
+
+
+def test_what_one_transcript_breaks_costs_no_other(tmp_path, monkeypatch):
+    """Whatever it is: here a judge that fails on one of them."""
+    rows = [
+        query(name, f"remove the {name}", (f"DELETE FROM items WHERE name = '{name}'", None)) for name in ("cup", "pen")
+    ]
+
+    def judge(check, state):
+        if ["pen", 3] not in state["database"]["items"]["rows"]:
+            raise RecursionError("too deep")
+        return reached(check, state)
+
+    told = []
+    found = build(
+        read_transcripts(write(tmp_path / "t.jsonl", rows)),
+        judge=judge,
+        shell=None,
+        progress=lambda done, of: told.append((done, of)),
+    )
+    assert told == [(1, 2), (2, 2)]
+    assert [e.id for e in found.environments] + [r.id for r in found.refused] == ["cup", "pen"]
+    assert (found.refused[0].reason, found.refused[0].detail) == (
+        "unverifiable",
+        "the replay failed with RecursionError: too deep",
+    )
+
+
+def test_a_replay_has_a_limit_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setattr("components.environments.from_trajectories.plays._MOST_S", -1)
+    assert only(tmp_path, query("t", "remove the cup", CUP)) == ("hangs", "its first 0 of 1 calls took more than -1 s")
+
+
+def test_a_transaction_counts_when_it_is_committed(tmp_path):
+    steps = [(sql, None) for sql in ("BEGIN", CUP[0], "DELETE FROM items WHERE name = 'hat'", "COMMIT")]
+    environment = only(tmp_path, query("t", "remove cup and hat", *steps))
+    assert environment.check == {"database": {"items": {"rows": {"$rows": [["pen", 3]]}}}}
+    assert environment.effective == (3,)
+    assert only(tmp_path, query("t", "remove cup and hat", *steps[:3]))[0] == "no_effect"
+
+
+def test_what_is_replayed_reaches_no_other_database(tmp_path):
+    place = tmp_path / "other.db"
+    row = query("t", "remove the cup", CUP, (f"ATTACH '{place}' AS x", None), ("CREATE TABLE x.y (a)", None))
+    assert only(tmp_path, row)[0] == "not_reproduced"
+    assert not place.exists()
 
 
 def test_a_chat_goes_wrong_if_the_user_speaks_again(tmp_path):

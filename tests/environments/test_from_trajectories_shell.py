@@ -6,10 +6,11 @@ from components.environments.agent import ToolEnvironment
 from components.environments.from_trajectories.build import build, working_shell
 from components.environments.from_trajectories.importing import read_transcripts
 from components.environments.from_trajectories.plays import PLAIN, TWISTS, Twist, play
+from components.environments.from_trajectories.reach import reaches_outside
 from components.environments.from_trajectories.rows import task_row, trace
 from components.environments.from_trajectories.transcript import Action, Rejected
 from components.environments.from_trajectories.verifier import check_of, unmet
-from components.environments.from_trajectories.words import depends_on_chance, only_reads, reaches_outside, unfinished
+from components.environments.from_trajectories.words import depends_on_chance, only_reads, unfinished
 from components.environments.tools.database import Database
 from components.environments.tools.host import Broken
 from components.environments.tools.shell import Shell
@@ -44,11 +45,31 @@ def sandbox():
         ("sed 's/etc/usr/' a > b 2>/dev/null", False),
         ("cat /workspace/a /tmp/b", False),
         ("grep -r curl .", False),
+        ("ls /", True),
+        ("rm -rf /*", True),
+        ("ln -s / root", True),
+        ("tr / _ < a", False),
+        ("echo x > ../../b", True),
+        ("cat ../a", True),
+        ("cd sub && cat ../a", False),
+        ("cd sub && cat ../../a", True),
+        ("cd ..", True),
+        ("cd sub/deep; cd ..; cat ../a; cat sub/../b", False),
+        ("grep .. a", False),
+        ("sed 's/a/../' b", False),
+        ('cd "$where" && cat ../a', False),
     ],
-    ids=range(14),
+    ids=range(27),
 )
 def test_what_reaches_outside_is_seen(command, outside):
-    assert (reaches_outside(command) is not None) is outside
+    assert (reaches_outside([command]) is not None) is outside
+
+
+def test_where_a_session_stands_is_remembered_from_command_to_command():
+    assert reaches_outside(["cd sub", "cat ../a"]) is None
+    assert reaches_outside(["cd sub", "cd ..", "cat ../a"]) == "../a lies outside of the workspace"
+    assert reaches_outside(["cd /workspace/sub/deep", "cp ../../a ."]) is None
+    assert reaches_outside(["cd -", "cp ../../a ."]) is None  # who knows where
 
 
 @pytest.mark.parametrize(
@@ -178,3 +199,11 @@ def test_a_transcript_that_breaks_its_sandbox_is_left_out_and_a_sandbox_that_sta
     [transcript] = read_transcripts(write(tmp_path / "t.jsonl", [shell("t", "Do it.", "break for good")]))
     with pytest.raises(Broken, match="in a sandbox only"):
         build([transcript], judge=reached, shell=Fragile())
+
+
+def test_a_file_whose_name_begins_like_a_condition_is_a_file(tmp_path, sandbox):
+    row = shell("t", "put the names into another file", ("cp names.txt '$absent'", None), files={"names.txt": "b\na\n"})
+    found = build(read_transcripts(write(tmp_path / "t.jsonl", [row])), judge=reached, shell=sandbox)
+    [environment] = found.environments
+    assert environment.check == {"shell": {"files": {"$$absent": "b\na\n", "names.txt": "b\na\n"}}}
+    assert reached(environment.check, {"shell": {"files": {"names.txt": "b\na\n"}}}) == (1, 2)

@@ -1,12 +1,18 @@
 """The shell: real commands on files of the episode's own, and nothing else in reach."""
 
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from components.environments.agent import ToolEnvironment
+from components.environments.tool_loop import ToolError
 from components.environments.tools.host import Broken
-from components.environments.tools.shell import Shell, Workspace, shell_check
+from components.environments.tools.shell import Shell, shell_check
+from components.environments.tools.workspace import Workspace
 from components.types import Message, Task
 
 
@@ -97,11 +103,60 @@ def test_paths_outside_the_workspace_are_refused():
     for path in ("/etc/x", "../x", "a/../../x", ""):
         with pytest.raises(ValueError, match="does not lie in the workspace"):
             Workspace.of({path: ""})
+    for path in ("a\0b", "n" * 256, "d/" * 600 + "x"):
+        with pytest.raises(ValueError, match="no name that a file can have"):
+            Workspace.of({path: ""})
+    with pytest.raises(ValueError, match=r"'a/b' would lie in 'a', which is a file"):
+        Workspace.of({"a": "", "a/b": ""})
 
 
 def test_what_is_no_text_has_none(shell):
     workspace, _, _ = shell.run(Workspace.of({}), "printf 'a\\377' > raw; ln -s raw link; seq 9999 > long")
     assert workspace.files() == {"link@": "raw", "long": None, "raw": None}
+
+
+def test_every_kind_of_file_is_seen_under_a_name_that_can_be_written_down(shell):
+    command = "ln a b; touch ..c; bash -c \"touch \\$'\\xff'\"; mkdir -p d"
+    workspace, said, code = shell.run(Workspace.of({"a": "1"}), command)
+    assert (said, code) == ("", 0)
+    assert workspace.files() == {"a": "1", "b": "1", "..c": "", "\\xff": "", "d/": ""}
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("echo a\0b", "a NUL"),
+        ("echo \ud800", "half of a surrogate pair"),
+        ("echo " + "x" * 200_000, "more than 100,000"),
+    ],
+    ids=["nul", "surrogate", "long"],
+)
+def test_a_command_that_no_shell_takes_is_the_policys_to_read(shell, command, says):
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(ToolError, match=says):
+        shell.open(task(a="1")).shell(command)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+CROWDED = """
+import os
+from components.environments.tools.shell import Shell, Workspace
+held = [os.open("/dev/null", os.O_RDONLY) for _ in range(8)]
+pipe, made = os.pipe, []
+def crowded():
+    made.append(1)
+    if len(made) == 3:
+        os.close(3), os.close(4)
+    return pipe()
+os.pipe = crowded
+after, said, code = Shell(seconds=120).run(Workspace.of({"a": "1"}), "echo 2 > b")
+print(after.files(), said, code)
+"""
+
+
+def test_descriptors_that_others_give_back_meanwhile_are_not_mixed_up(shell):
+    done = subprocess.run([sys.executable, "-c", CROWDED], capture_output=True, text=True, cwd=Path.cwd())
+    assert done.stdout == "{'a': '1', 'b': '2\\n'}  0\n", done.stderr
 
 
 def test_the_environment_runs_it_beside_the_engine(shell):

@@ -210,3 +210,14 @@ def test_toolsets_of_r1flow_share_the_process_and_slow_ones_a_thread(sandbox):
     quick = ToolEnvironment(tools=[calculator, KeyValue(), Database()])
     assert not quick.asynchronous
     assert ToolEnvironment(tools=[Python(sandbox=sandbox)]).asynchronous
+
+
+def test_a_look_at_the_state_lifts_no_limit_of_the_database(tmp_path):
+    session = Database().open(task(database="CREATE TABLE t (a); INSERT INTO t VALUES (1)"))
+    assert session.state() == {"t": {"columns": ["a"], "rows": [[1]]}}
+    for statement in (f"ATTACH '{tmp_path}/x.db' AS x", f"VACUUM INTO '{tmp_path}/y.db'", "PRAGMA user_version = 3"):
+        with pytest.raises(ToolError):
+            session.query(statement)
+    with pytest.raises(ToolError, match="takes too long"):
+        session.query("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n")
+    assert list(tmp_path.iterdir()) == []

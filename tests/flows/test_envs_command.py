@@ -101,3 +101,39 @@ def test_a_pipeline_takes_the_tasks_if_it_judges_what_is_left_at_the_end(built, 
     assert "no verifier" not in capsys.readouterr().err
     assert main(["plan", "pipeline=r1_zero", "data=jsonl", path, "artifacts=a"]) == 2
     assert "no verifier 'state'" in (told := capsys.readouterr().err) and "rewards.agent.Success" in told
+
+
+def test_an_environment_must_have_the_tools_of_the_tasks_and_read_the_calls_of_their_traces(built, capsys):
+    def told(*choice):
+        capsys.readouterr()
+        main(["plan", "pipeline=agent_tasks", f"data.path={built / 'tasks.jsonl'}", "artifacts=a", *choice])
+        return capsys.readouterr().err
+
+    assert "environment" not in told()
+    lacks = told("environment=shell")
+    assert "no tool 'query', which 12 tasks" in lacks and "Fix: environment=agent_tags" in lacks
+    unread = told("environment=agent")
+    assert "traces of the data call tools in tags" in unread and "got 'hermes'" in unread
+    assert "environment.format=tags" in unread
+    assert "environment" not in told("environment=agent", "environment.format=tags")
+    assert main(["envs", "build", "t.jsonl", "--to", "envs", "--replace", "--traces", "0"]) == 0
+    assert "call tools in tags" not in told("environment=agent")
+
+
+def test_tasks_of_a_shell_are_told_the_environment_that_has_one_beside_the_rest(built, capsys):
+    rows = list(read_jsonl(built / "tasks.jsonl"))
+    rows[0]["meta"]["tools"] = ["shell"]
+    write_jsonl(built / "tasks.jsonl", rows)
+    arguments = ["plan", "pipeline=agent_tasks", f"data.path={built / 'tasks.jsonl'}", "artifacts=a"]
+    assert main(arguments) == 2
+    assert "no tool 'shell', which 1 tasks" in (told := capsys.readouterr().err) and "agent_tags_shell" in told
+    main([*arguments, "environment=agent_tags_shell"])
+    assert "no tool" not in capsys.readouterr().err
+
+
+def test_of_one_it_is_said_in_the_singular(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["envs", "record", "--to", "t.jsonl", "-n", "1", "--families", "database"]) == 0
+    assert main(["envs", "build", "t.jsonl", "--to", "envs"]) == 0
+    told = capsys.readouterr().out
+    assert "1 transcript, 1 environment\n" in told and "run pipeline=agent_tasks data.path=envs/tasks.jsonl\n" in told

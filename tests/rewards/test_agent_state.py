@@ -26,6 +26,7 @@ STATE = {
         ({"store": {"n": True}}, (0, 1)),
         ({"store": {"on": 1}}, (0, 1)),
         ({"store": {"gone": {"$absent": True}, "total": {"$absent": True}}}, (1, 2)),
+        ({"shell": {"files": {"$$absent": {"$absent": True}, "log/": ""}}}, (2, 2)),
         ({"nowhere": {"deep": {"x": 1, "y": {"$absent": True}}}}, (1, 2)),
         ({"shell": {"files": {"out.txt": {"$contains": "b\n"}}}}, (1, 1)),
         ({"shell": {"files": {"$exactly": {"out.txt": "a\nb\n", "log/": ""}}}}, (1, 1)),
@@ -36,7 +37,7 @@ STATE = {
         ({"database": {"item": {"rows": [[2, None], [1, 2.5]]}}}, (0, 1)),
         ({"store": {"total": {"$contains": "2"}, "n": {"$contains": "3"}}}, (1, 2)),
     ],
-    ids=range(15),
+    ids=range(16),
 )
 def test_conditions_by_hand(expected, met):
     assert reached(expected, STATE) == met

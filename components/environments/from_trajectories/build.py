@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 
 from components.environments.from_trajectories.duplicates import without_duplicates
@@ -12,7 +12,8 @@ from components.environments.from_trajectories.rows import Kept, Refusal
 from components.environments.from_trajectories.transcript import OFFERED, Rejected, Transcript
 from components.environments.from_trajectories.validate import Environment, Judge, acting, passes, validate
 from components.environments.tools.host import Broken
-from components.environments.tools.shell import Shell, Workspace, shell_check
+from components.environments.tools.shell import Shell, shell_check
+from components.environments.tools.workspace import Workspace
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +77,19 @@ def build(
             if shell is not None:
                 working_shell(shell)
             return Refusal(transcript.id, transcript.where, "unverifiable", str(problem)[:200])
+        except Exception as problem:  # whatever it is, it is this one's, and the others are not to suffer from it
+            detail = f"the replay failed with {type(problem).__name__}: {str(problem)[:160]}"
+            return Refusal(transcript.id, transcript.where, "unverifiable", detail)
 
-    results: list[Environment | Refusal] = []
     with ThreadPoolExecutor(jobs) as pool:
-        for result in pool.map(one, transcripts):
-            results.append(result)
-            progress(len(results), len(transcripts))
+        replayed = [pool.submit(one, transcript) for transcript in transcripts]
+        try:
+            for done, _ in enumerate(as_completed(replayed), 1):
+                progress(done, len(transcripts))
+        except BaseException:  # interrupted: what has not begun shall not
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    results = [future.result() for future in replayed]
     environments = [result for result in results if isinstance(result, Environment)]
     kept, again = without_duplicates(environments)
     refused = [result for result in results if isinstance(result, Refusal)]

@@ -16,19 +16,22 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from components.environments.from_trajectories.calls import actions_of, with_root
+from components.environments.from_trajectories.fitting import check_texts
 from components.environments.from_trajectories.messages import from_messages
 from components.environments.from_trajectories.rollouts import from_rollout
 from components.environments.from_trajectories.sessions import from_session
 from components.environments.from_trajectories.transcript import TOOLSETS, WORLDS, Action, Rejected, Transcript
 
+T = TypeVar("T", str, int)
 Form = Literal["auto", "transcripts", "messages", "rollouts", "shell"]
 FORMS = ("auto", "transcripts", "messages", "rollouts", "shell")
 _NAME = re.compile(r"[^A-Za-z0-9._-]+")
 _READERS = {"messages": from_messages, "rollouts": from_rollout, "shell": from_session}
 _MAX_LINE = 10 << 20
+_KINDS: Mapping[type, str] = {str: "a text", int: "a whole number"}
 
 
 class Unusable(ValueError):
@@ -106,7 +109,8 @@ def _transcript(where: str, row: Any, form: Form, tasks: Mapping[str, Any], numb
         world = _world(row) or world
         if not isinstance(instruction, str) or not any(letter.isalpha() for letter in instruction):
             raise Rejected("no_instruction", f"the instruction is {str(instruction)[:40]!r}")
-        actions = with_root(actions, row.get("root") if isinstance(row.get("root"), str) else None)
+        check_texts(instruction, actions, world)
+        actions = with_root(actions, _optional(row, "root", str))
         toolsets = {TOOLSETS[action.tool] for action in actions if action.tool in TOOLSETS}
         if "shell" in toolsets and len(toolsets) > 1:
             raise Rejected(
@@ -120,8 +124,8 @@ def _transcript(where: str, row: Any, form: Form, tasks: Mapping[str, Any], numb
         return Transcript(
             name or f"t{number:05d}", where, text, tuple(actions), problem=(problem.reason, problem.detail)
         )
-    except (TypeError, AttributeError, KeyError, ValueError) as error:  # a row of another shape than its form has
-        detail = f"{type(error).__name__}: {str(error)[:100]}"
+    except (TypeError, AttributeError, KeyError, ValueError) as error:
+        detail = f"a row of another shape than this form has ({type(error).__name__}: {str(error)[:100]})"
         return Transcript(name or f"t{number:05d}", where, "", (), problem=("unreadable", detail))
 
 
@@ -136,14 +140,23 @@ def _form_of(row: Mapping[str, Any]) -> str:
 def _from_row(row: Mapping[str, Any], tasks: Mapping[str, Any]) -> tuple[str, list[Action], dict[str, Any], bool]:
     actions: list[Action] = []
     listed = row.get("actions")
-    if not isinstance(listed, list):
-        raise Rejected("unreadable", "no list of actions")
+    if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
+        raise Rejected("unreadable", "actions is no list of objects")
     for entry in listed:
         names = [key for key in entry if key not in ("output", "exit_code")]
         if len(names) != 1:
             raise Rejected("unreadable", f"an action names one tool, this one {', '.join(names)[:60] or 'none'}")
-        actions += actions_of(names[0], entry[names[0]], entry.get("output"), entry.get("exit_code"))
+        output, code = _optional(entry, "output", str), _optional(entry, "exit_code", int)
+        actions += actions_of(names[0], entry[names[0]], output, code)
     return row.get("instruction", row.get("prompt", "")), actions, {}, row.get("finished", True) is not False
+
+
+def _optional(row: Mapping[str, Any], name: str, kind: type[T]) -> T | None:
+    """A value that may be missing. Raises Rejected: it is of another kind."""
+    value = row.get(name)
+    if value is not None and not isinstance(value, kind):
+        raise Rejected("unreadable", f"{name} is {str(value)[:40]!r}, not {_KINDS[kind]}")
+    return value
 
 
 def _check_end(row: Mapping[str, Any], actions: Sequence[Action], finished: bool) -> None:

@@ -59,10 +59,14 @@ def _calls(turn: Mapping[str, Any], text: str, before: int) -> list[tuple[str, s
         if any(isinstance(call, Malformed) for call in found):
             raise Rejected("truncated", "a call that is cut off")
         return [(f"#{before + i}", c.name, c.arguments) for i, c in enumerate(found) if not isinstance(c, Malformed)]
+    if not isinstance(listed, list):
+        raise Rejected("unreadable", "tool_calls is no list")
     calls = []
     for i, call in enumerate(listed):
-        function = call.get("function", call)
-        calls.append((str(call.get("id") or f"#{before + i}"), str(function["name"]), function.get("arguments", {})))
+        function = call.get("function", call) if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise Rejected("unreadable", f"a call without the name of a function, {str(call)[:60]!r}")
+        calls.append((str(call.get("id") or f"#{before + i}"), function["name"], function.get("arguments", {})))
     return calls
 
 

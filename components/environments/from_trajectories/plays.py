@@ -11,6 +11,7 @@ import io
 import os
 import sqlite3
 import tarfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,9 +22,11 @@ from components.environments.tools.arithmetic import calculator
 from components.environments.tools.database import DatabaseSession, authorise
 from components.environments.tools.host import Broken
 from components.environments.tools.keyvalue import KeyValueSession
-from components.environments.tools.shell import Shell, Workspace
+from components.environments.tools.shell import Shell
+from components.environments.tools.workspace import Workspace
 from components.types import Message, Task
 
+_MOST_S = 300  # for a replay
 _DAY = 86_400
 _THEN = 981_173_106  # 2001-02-03 04:05:06 UTC
 _DATE_FUNCTIONS = ("date", "time", "datetime", "julianday", "unixepoch", "strftime")
@@ -93,8 +96,11 @@ def play(
     states = [{name: session.state() for name, session in sessions.items()}]
     workspaces = [files.workspace] if files else []
     said, failed = [], []
+    began = time.monotonic()
     try:
-        for action in actions:
+        for i, action in enumerate(actions):
+            if time.monotonic() - began > _MOST_S:
+                raise Rejected("hangs", f"its first {i} of {len(actions)} calls took more than {_MOST_S} s")
             text, wrong = _act(sessions, action)
             said.append(text)
             failed.append(wrong)
@@ -169,6 +175,12 @@ class _Database(DatabaseSession):
 
     def act(self, action: Action) -> tuple[str, bool]:
         return self.query(**action.arguments), False
+
+    def state(self) -> dict[str, Any]:
+        """Likewise, without ending a transaction: of what it does nothing is there before it is committed."""
+        if not self._connection.in_transaction:
+            self._committed = super().state()
+        return self._committed
 
     def _at_another_time(self, name: str) -> Any:
         def compute(*given: Any) -> Any:

@@ -72,7 +72,7 @@ def solution_row(identity: str, environment: Environment) -> dict[str, Any]:
     return {
         "id": identity,
         "transcript": environment.id,
-        "where": environment.where,
+        "where": _plain(environment.where),
         "calls": [{**call, "result": said} for call, said in zip(calls, environment.said, strict=True)],
         "changed": list(environment.changed),
         "broken_solutions_failed": environment.broken,
@@ -105,10 +105,15 @@ def write_folder(
     )
     write_jsonl(
         folder / "rejected.jsonl",
-        [{"id": r.id, "where": r.where, "reason": r.reason, "detail": r.detail} for r in refused],
+        [{"id": r.id, "where": _plain(r.where), "reason": r.reason, "detail": _plain(r.detail)} for r in refused],
     )
     write_json(folder / "report.json", report)
     return report
+
+
+def _plain(text: str) -> str:
+    """Without what UTF-8 cannot hold, of which a refused transcript may be full."""
+    return text.encode(errors="replace").decode()
 
 
 @dataclass(frozen=True, slots=True)

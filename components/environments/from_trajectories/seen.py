@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from components.environments.from_trajectories.calls import WORKSPACE
+from components.environments.from_trajectories.reach import path_from
 from components.environments.from_trajectories.transcript import Action
 from components.environments.from_trajectories.words import only_reads, program, redirections, simple_commands
 
@@ -40,16 +41,16 @@ def seen_files(actions: Sequence[Action]) -> dict[str, str]:
             break
         reads = only_reads(command)
         if not reads:
-            touched |= {_path(place, word) for words in parts for word in words[1:]} | {
-                _path(place, t) for t in targets
+            touched |= {path_from(place, word) for words in parts for word in words[1:]} | {
+                path_from(place, t) for t in targets
             }
         if parts and parts[0][0] == "cd" and len(parts[0]) == 2:
-            place = _path(place, parts[0][1])
+            place = path_from(place, parts[0][1])
             parts = parts[1:]
         if not reads or action.failed or action.output is None or len(parts) != 1 or "|" in command:
             continue
         if (path := _whole(parts[0], action.output)) is not None:
-            path = _path(place, path)
+            path = path_from(place, path)
             if not _is_touched(path, touched):
                 texts.setdefault(path, action.output + "\n" if action.output else "")
         elif not touched:
@@ -111,12 +112,12 @@ def _listed(words: list[str], output: str, place: str) -> set[str]:
     folders = [word for word in words[1:] if not word.startswith("-")]
     lines = [line for line in output.split("\n") if line.strip()]
     if name == "ls" and set(options) <= set("-1aAFp") and len(folders) <= 1:
-        base = _path(place, folders[0]) if folders else place
+        base = path_from(place, folders[0]) if folders else place
         found = {line.rstrip("*@|=") if "F" in options else line for line in lines if line.strip("./")}
         return {posixpath.join(base, entry) for entry in found}
     if name == "find" and lines and all(line.startswith((".", WORKSPACE, *folders[:1])) for line in lines):
         kind = "/" if "-typed" in "".join(words) else ""
-        return {_path(place, line) + kind for line in lines if _path(place, line)}
+        return {path_from(place, line) + kind for line in lines if path_from(place, line)}
     return set()
 
 
@@ -129,15 +130,6 @@ def _complete(texts: dict[str, str], names: set[str]) -> dict[str, str]:
         if name not in files and not inside:
             files[name] = ""
     return {path: text for path, text in sorted(files.items()) if path and not path.startswith(("/", ".."))}
-
-
-def _path(place: str, word: str) -> str:
-    """A path relative to the workspace."""
-    if word == WORKSPACE or word.startswith(WORKSPACE + "/"):
-        word = "/" + word.removeprefix(WORKSPACE).lstrip("/")
-        return posixpath.normpath(word).lstrip("/")
-    path = posixpath.normpath(posixpath.join(place, word.removeprefix("~/")))
-    return "" if path == "." else path
 
 
 def _is_touched(path: str, touched: set[str]) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 Reason = Literal[
     "unreadable",
+    "too_long",
     "no_instruction",
     "several_instructions",
     "no_actions",
@@ -35,6 +36,7 @@ Reason = Literal[
 
 REASONS: Mapping[Reason, str] = {
     "unreadable": "it does not have the form of a transcript",
+    "too_long": "an instruction, a call or a recording that is longer than any episode",
     "no_instruction": "nothing says what was to be done",
     "several_instructions": "the user spoke again after the work had begun",
     "no_actions": "no tool was called",

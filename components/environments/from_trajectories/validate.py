@@ -10,10 +10,11 @@ from typing import Any
 from components.environments.from_trajectories.broken import blind, corrupted, left_out
 from components.environments.from_trajectories.compare import compare
 from components.environments.from_trajectories.plays import EVERYTHING, TWISTS, Played, play
+from components.environments.from_trajectories.reach import reaches_outside
 from components.environments.from_trajectories.seen import seen_files, seen_tables
 from components.environments.from_trajectories.transcript import OFFERED, TOOLSETS, WORLDS, Action, Rejected, Transcript
 from components.environments.from_trajectories.verifier import changes, check_of, unmet
-from components.environments.from_trajectories.words import depends_on_chance, only_reads, reaches_outside
+from components.environments.from_trajectories.words import depends_on_chance, only_reads
 from components.environments.tools.shell import Shell
 
 Judge = Callable[[Any, Any], tuple[int, int]]  # (check, state) → conditions that hold, conditions
@@ -60,9 +61,8 @@ def validate(transcript: Transcript, *, judge: Judge, shell: Shell | None, repla
     """
     if transcript.problem:
         raise Rejected(*transcript.problem)
-    for action in transcript.actions:
-        if action.tool == "shell" and (why := reaches_outside(action.text)):
-            raise Rejected("outside", why)
+    if why := reaches_outside(action.text for action in transcript.actions if action.tool == "shell"):
+        raise Rejected("outside", why)
     toolsets = tuple(dict.fromkeys(TOOLSETS[a.tool] for a in transcript.actions if a.tool in TOOLSETS))
     if not toolsets:
         raise Rejected("no_effect", "it does nothing but compute")

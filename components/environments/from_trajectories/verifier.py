@@ -27,6 +27,11 @@ def check_of(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, A
     return {name: makers[name](before[name], after[name]) for name in after}
 
 
+def _named(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """With names as a check writes them: a name that begins with $ has one more."""
+    return {f"${name}" if name.startswith("$") else name: value for name, value in asked.items()}
+
+
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """Names of the files, tables and keys that differ."""
     found = []
@@ -59,7 +64,7 @@ def _files(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any
             asked[path] = new[path]
         elif path not in old or old[path] is not None:
             raise Rejected("unverifiable", f"{path} is no text, or too long a one")
-    return {"files": asked}
+    return {"files": _named(asked)}
 
 
 def _tables(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,11 +73,11 @@ def _tables(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, An
         rows = {"rows": {"$rows": table["rows"]}}
         same_columns = name in before and before[name]["columns"] == table["columns"]
         asked[name] = rows if same_columns else {"columns": table["columns"], **rows}
-    return asked
+    return _named(asked)
 
 
 def _entries(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    return {**{key: {"$absent": True} for key in before if key not in after}, **after}
+    return _named({**{key: {"$absent": True} for key in before if key not in after}, **after})
 
 
 def _alike(a: Any, b: Any) -> bool:

@@ -58,10 +58,18 @@ class DatabaseSession:
 
     def state(self) -> dict[str, Any]:
         """Every table's columns and rows, in the order of the rows' ids; an open transaction is rolled back."""
-        self._connection.set_authorizer(None)
-        self._connection.set_progress_handler(None, 0)
         if self._connection.in_transaction:
             self._connection.rollback()
+        self._connection.set_progress_handler(None, 0)  # of what is there, all is read
+        try:
+            return self._tables()
+        finally:
+            self._connection.set_progress_handler(self._tick, _TICK)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _tables(self) -> dict[str, Any]:
         names = self._connection.execute(
             "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name"
         )
@@ -71,9 +79,6 @@ class DatabaseSession:
             rows = [[v.hex() if isinstance(v, bytes) else v for v in row] for row in cursor.fetchall()]
             tables[name] = {"columns": [column[0] for column in cursor.description], "rows": rows}
         return tables
-
-    def close(self) -> None:
-        self._connection.close()
 
     def _tick(self) -> bool:
         self._ticks += 1

@@ -7,87 +7,35 @@ from any point, and what a killed command did to its files is as if it had never
 
 from __future__ import annotations
 
-import io
+import fcntl
 import os
 import platform
 import selectors
 import shutil
 import signal
 import subprocess
-import tarfile
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from components.environments.sandbox.shell_filter import shell_filter
+from components.environments.tool_loop import ToolError
 from components.environments.tools.host import Broken
+from components.environments.tools.workspace import HOME, Workspace
 from components.types import Task
 
-_HOME = "/workspace"
 _NOBODY = 65534
-_MAX_FILE = 20_000  # characters of a file in the final state
+_MAX_COMMAND = 100_000  # bytes; Linux takes 128 KiB in one argument
+_LOWEST = 10  # descriptor: the shell moves them to 3, 4, 5 and 6 one after the other, so none may be one of these
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
-_EPOCH = 1_700_000_000  # of every file that a task begins with
 # $1: the command, $2: where it starts; 3: workspace in, 4: workspace out, 5: where the command ended, 6: its exit code.
 _RUN = (
-    f'cd {_HOME} && tar xf - <&3 && cd "$2" 2>/dev/null; '
+    f'cd {HOME} && tar xf - <&3 && cd "$2" 2>/dev/null; '
     'sh -c \'trap "pwd >&5" EXIT; eval "$1"\' sh "$1" </dev/null 3<&- 4>&- 6>&-; code=$?; '
-    f"{{ kill -9 -1; }} 2>/dev/null; cd {_HOME}; tar cf - --sort=name --numeric-owner . >&4 && echo $code >&6"
+    f"{{ kill -9 -1; }} 2>/dev/null; cd {HOME}; tar cf - --sort=name --numeric-owner . >&4 && echo $code >&6"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Workspace:
-    """A directory as a value.
-
-    Attributes:
-        archive: tar of all files. place: the working directory.
-    """
-
-    archive: bytes
-    place: str = _HOME
-
-    @classmethod
-    def of(cls, files: Mapping[str, str]) -> Workspace:
-        """Files by their paths in the workspace; a path that ends in / is an empty directory. Raises ValueError."""
-        buffer = io.BytesIO()
-        with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
-            for path, text in sorted(files.items()):
-                pure = PurePosixPath(path)
-                if pure.is_absolute() or ".." in pure.parts or not pure.parts:
-                    raise ValueError(f"task files: {path!r} does not lie in the workspace")
-                entry = tarfile.TarInfo(str(pure))
-                entry.mtime, entry.mode = _EPOCH, 0o755 if path.endswith("/") else 0o644
-                if path.endswith("/"):
-                    entry.type = tarfile.DIRTYPE
-                    archive.addfile(entry)
-                else:
-                    data = text.encode()
-                    entry.size = len(data)
-                    archive.addfile(entry, io.BytesIO(data))
-        return cls(buffer.getvalue())
-
-    def files(self) -> dict[str, str | None]:
-        """Text of every file by path, None for one that is no text or too long; directories end in /. Raises Broken."""
-        found: dict[str, str | None] = {}
-        try:
-            with tarfile.open(fileobj=io.BytesIO(self.archive)) as archive:
-                for entry in archive:
-                    name = str(PurePosixPath(entry.name))
-                    if name == "." or name.startswith(("/", "..")):
-                        continue
-                    if entry.isdir():
-                        found[f"{name}/"] = ""
-                    elif entry.issym():
-                        found[f"{name}@"] = entry.linkname
-                    elif entry.isfile() and (handle := archive.extractfile(entry)) is not None:
-                        found[name] = _readable(handle.read(4 * _MAX_FILE + 1))
-        except (tarfile.TarError, EOFError, ValueError) as error:
-            raise Broken(f"the workspace cannot be read: {error}") from None
-        return dict(sorted(found.items()))
 
 
 class ShellSession:
@@ -161,11 +109,13 @@ class Shell:
         """The workspace afterwards, what was written, and the exit code: None and the old workspace if it was killed.
 
         Raises:
+            ToolError: no shell could be given this command.
             TimeoutError: the command did not end in time.
             Broken: the sandbox could not be set up.
         """
+        _check_command(command)
         inputs = [_open(workspace.archive), _open(shell_filter(platform.machine()))]
-        pipes = {name: os.pipe() for name in ("said", "archive", "place", "code")}
+        pipes = {name: _pipe() for name in ("said", "archive", "place", "code")}
         ends = [inputs[0], *(pipes[name][1] for name in ("archive", "place", "code"))]
         try:
             process = subprocess.Popen(
@@ -178,6 +128,10 @@ class Shell:
                 cwd="/",
                 **({"user": _NOBODY, "group": _NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}),
             )
+        except OSError as error:
+            for mine, _ in pipes.values():
+                os.close(mine)
+            raise Broken(f"no process for the sandbox: {error}") from None
         finally:
             for handle in inputs:
                 os.close(handle)
@@ -211,18 +165,30 @@ class Shell:
                 line += ["--tmpfs", path, "--remount-ro", path]
         for device in _DEVICES:
             line += ["--dev-bind", device, device]
-        for path in (_HOME, "/tmp"):
+        for path in (HOME, "/tmp"):
             line += ["--size", str(self.disk_mib << 20), "--tmpfs", path]
-        line += ["--remount-ro", "/", "--chdir", _HOME, "--clearenv"]
-        for name, value in (("PATH", "/usr/bin:/bin"), ("HOME", _HOME), ("LANG", "C.UTF-8"), ("TZ", "UTC")):
+        line += ["--remount-ro", "/", "--chdir", HOME, "--clearenv"]
+        for name, value in (("PATH", "/usr/bin:/bin"), ("HOME", HOME), ("LANG", "C.UTF-8"), ("TZ", "UTC")):
             line += ["--setenv", name, value]
         moves = " ".join(
             f"{number}{'<' if i == 0 else '>'}&{end}"
             for i, (number, end) in enumerate(zip((3, 4, 5, 6), ends, strict=True))
         )
-        shut = " ".join(f"{end}>&-" for end in ends if end > 6)
+        shut = " ".join(f"{end}>&-" for end in ends)
         line += ["--seccomp", str(filter_handle), "--", "/usr/bin/prlimit", *self._limits]
         return [*line, "/bin/bash", "-c", f"exec {moves}; exec {shut}; {_RUN}", "sh", command, place]
+
+
+def _check_command(command: str) -> None:
+    """Raises ToolError."""
+    try:
+        size = len(command.encode())
+    except UnicodeEncodeError:
+        raise ToolError("the command has half of a surrogate pair, which is no text") from None
+    if "\0" in command:
+        raise ToolError("the command has a NUL")
+    if size > _MAX_COMMAND:
+        raise ToolError(f"the command has {size:,} bytes, more than {_MAX_COMMAND:,}")
 
 
 def _open(data: bytes) -> int:
@@ -230,7 +196,16 @@ def _open(data: bytes) -> int:
     with tempfile.TemporaryFile() as file:
         file.write(data)
         file.seek(0)
-        return os.dup(file.fileno())
+        return fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, _LOWEST)
+
+
+def _pipe() -> tuple[int, int]:
+    """(end to read from, end to write to)."""
+    mine, theirs = os.pipe()
+    try:
+        return mine, fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, _LOWEST)
+    finally:
+        os.close(theirs)
 
 
 def _hear(pipes: Mapping[str, int], most: Mapping[str, int], seconds: float) -> dict[str, bytes]:
@@ -261,14 +236,6 @@ def _end(process: subprocess.Popen[Any]) -> None:
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-def _readable(data: bytes) -> str | None:
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        return None
-    return text if len(text) <= _MAX_FILE and "\0" not in text else None
 
 
 def _missing() -> str | None:
