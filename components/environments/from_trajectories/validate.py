@@ -9,7 +9,7 @@ from typing import Any
 
 from components.environments.from_trajectories.broken import blind, corrupted, left_out
 from components.environments.from_trajectories.compare import compare
-from components.environments.from_trajectories.plays import EVERYTHING, TWISTS, Played, play
+from components.environments.from_trajectories.plays import EVERYTHING, PLAIN, TWISTS, Played, Twist, play
 from components.environments.from_trajectories.reach import reaches_outside
 from components.environments.from_trajectories.seen import seen_files, seen_tables
 from components.environments.from_trajectories.transcript import OFFERED, TOOLSETS, WORLDS, Action, Rejected, Transcript
@@ -75,11 +75,12 @@ def validate(transcript: Transcript, *, judge: Judge, shell: Shell | None, repla
     if not changed:
         raise Rejected("no_effect", "the end is the beginning" if effective else "no action changes anything")
     check = check_of(before, after)
-    _stays(transcript.actions, world, toolsets, shell, first, effective, check, judge, replays)
+    trial = _Trial(transcript.actions, world, toolsets, shell, judge, check, first, effective)
+    _stays(trial, replays)
     if (missing := unmet(transcript.instruction, before, after)) is not None:
         raise Rejected("unmet", f"there is no {missing}, neither at the beginning nor at the end")
-    _not_blind(transcript, before, effective, check, judge)
-    broken = _broken(transcript.actions, world, toolsets, shell, first, effective, check, judge)
+    _not_blind(trial, transcript.instruction)
+    broken = _broken(trial)
     return Environment(
         id=transcript.id,
         where=transcript.where,
@@ -104,96 +105,94 @@ def _beginning(transcript: Transcript, toolsets: Sequence[str]) -> tuple[dict[st
     return world, all(name in transcript.world for name in names)
 
 
-def _stays(
-    actions: Sequence[Action],
-    world: Mapping[str, Any],
-    toolsets: Sequence[str],
-    shell: Shell | None,
-    first: Played,
-    effective: Sequence[int],
-    check: Mapping[str, Any],
-    judge: Judge,
-    replays: int,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """A solution whose end is to be told from others.
+
+    Attributes:
+        first: its first replay.
+        effective: actions that changed something in it.
+    """
+
+    actions: Sequence[Action]
+    world: Mapping[str, Any]
+    toolsets: Sequence[str]
+    shell: Shell | None
+    judge: Judge
+    check: Mapping[str, Any]
+    first: Played
+    effective: Sequence[int]
+
+    def end(self, actions: Sequence[Action], twist: Twist = PLAIN) -> Mapping[str, Any]:
+        """End of a replay from the beginning."""
+        return play(actions, self.world, self.toolsets, self.shell, twist).states[-1]
+
+    def end_from(self, place: int, solution: Sequence[Action]) -> Mapping[str, Any]:
+        """End of a solution that is the recorded one up to a place; a shell goes on from there."""
+        try:
+            if not self.first.workspaces:
+                return self.end(solution)
+            start, rest = self.first.workspaces[place], acting(solution[place:])
+            return play(rest, self.world, self.toolsets, self.shell, start=start).states[-1]
+        except Rejected:
+            return {}  # it broke, as it should
+
+    def passes(self, end: Mapping[str, Any]) -> bool:
+        return passes(self.check, end, self.judge)
+
+    def differing(self, end: Mapping[str, Any]) -> str:
+        """Names of what is otherwise than at the end of the first replay."""
+        return ", ".join(changes(self.first.states[-1], end)[:3]) or "the end"
+
+
+def _stays(trial: _Trial, replays: int) -> None:
     """Whether the end is the same every time, also at another time, in another order, and so on.
 
     Commands that only read were replayed once, for what they say; they leave nothing that could differ.
     """
-    for i in effective:
-        if (why := depends_on_chance(actions[i].tool, actions[i].text)) is not None:
+    for i in trial.effective:
+        if (why := depends_on_chance(trial.actions[i].tool, trial.actions[i].text)) is not None:
             raise Rejected("unstable", f"action {i + 1} uses {why}")
-    actions = acting(actions)
+    actions = acting(trial.actions)
     for _ in range(replays - 1):
-        again = play(actions, world, toolsets, shell).states[-1]
-        if not passes(check, again, judge):
-            raise Rejected("unstable", f"{_names(changes(first.states[-1], again))} differ from replay to replay")
-    twisted = play(actions, world, toolsets, shell, EVERYTHING)
-    if passes(check, twisted.states[-1], judge):
+        again = trial.end(actions)
+        if not trial.passes(again):
+            raise Rejected("unstable", f"{trial.differing(again)} differ from replay to replay")
+    twisted = trial.end(actions, EVERYTHING)
+    if trial.passes(twisted):
         return
     for name, twist in TWISTS.items():
-        end = play(actions, world, toolsets, shell, twist).states[-1]
-        if not passes(check, end, judge):
-            raise Rejected("unstable", f"{_names(changes(first.states[-1], end))} depends on {name}")
-    raise Rejected(
-        "unstable", f"{_names(changes(first.states[-1], twisted.states[-1]))} depends on more than one thing"
-    )
+        end = trial.end(actions, twist)
+        if not trial.passes(end):
+            raise Rejected("unstable", f"{trial.differing(end)} depends on {name}")
+    raise Rejected("unstable", f"{trial.differing(twisted)} depends on more than one thing")
 
 
-def _not_blind(
-    transcript: Transcript, before: Mapping[str, Any], effective: Sequence[int], check: Mapping[str, Any], judge: Judge
-) -> None:
-    for name, end in blind(before, transcript.instruction).items():
-        if passes(check, end, judge):
+def _not_blind(trial: _Trial, instruction: str) -> None:
+    for name, end in blind(trial.first.states[0], instruction).items():
+        if trial.passes(end):
             raise Rejected("trivial", f"{name} solves it")
-    told = " ".join(transcript.instruction.split())
-    if len(effective) == 1:
-        command = " ".join(transcript.actions[effective[0]].text.split())
+    told = " ".join(instruction.split())
+    if len(trial.effective) == 1:
+        command = " ".join(trial.actions[trial.effective[0]].text.split())
         if len(command) > 5 and command in told:
             raise Rejected("trivial", f"the instruction spells out the solution, {command[:60]!r}")
 
 
-def _broken(
-    actions: Sequence[Action],
-    world: Mapping[str, Any],
-    toolsets: Sequence[str],
-    shell: Shell | None,
-    first: Played,
-    effective: Sequence[int],
-    check: Mapping[str, Any],
-    judge: Judge,
-) -> int:
+def _broken(trial: _Trial) -> int:
     """Broken solutions that fail. Raises Rejected: one passes, or no argument matters."""
     failed = 0
-    for place, solution in left_out(actions, effective):
-        end = _end_from(place, solution, world, toolsets, shell, first)
-        if not passes(check, end, judge):
+    last = trial.effective[-1]
+    for place, solution in left_out(trial.actions, trial.effective):
+        if not trial.passes(trial.end_from(place, solution)):
             failed += 1
-        elif place == effective[-1]:
+        elif place == last:
             raise Rejected("weak", f"without action {place + 1} the check passes")
-    mattered = 0
-    for place, solution in islice(corrupted(actions, effective), _CORRUPTED):
-        mattered += not passes(check, _end_from(place, solution, world, toolsets, shell, first), judge)
+    others = islice(corrupted(trial.actions, trial.effective), _CORRUPTED)
+    mattered = sum(not trial.passes(trial.end_from(place, solution)) for place, solution in others)
     if not mattered:
-        raise Rejected("weak", f"with other arguments of action {effective[-1] + 1} the check passes")
+        raise Rejected("weak", f"with other arguments of action {last + 1} the check passes")
     return failed + mattered
-
-
-def _end_from(
-    place: int,
-    solution: Sequence[Action],
-    world: Mapping[str, Any],
-    toolsets: Sequence[str],
-    shell: Shell | None,
-    first: Played,
-) -> Mapping[str, Any]:
-    """End of a solution that is the recorded one up to a place; a shell goes on from there."""
-    try:
-        if first.workspaces:
-            rest = play(acting(solution[place:]), world, toolsets, shell, start=first.workspaces[place])
-            return rest.states[-1]
-        return play(solution, world, toolsets, shell).states[-1]
-    except Rejected:
-        return {}  # it broke, as it should
 
 
 def acting(actions: Sequence[Action]) -> list[Action]:
@@ -212,7 +211,3 @@ def _tools(actions: Sequence[Action], toolsets: Sequence[str]) -> Iterator[str]:
         yield from OFFERED[toolset]
     if any(action.tool == "calculator" for action in actions):
         yield "calculator"
-
-
-def _names(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) or "the end"
