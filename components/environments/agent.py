@@ -61,10 +61,11 @@ class ToolEnvironment:
         reserve: int = 64,
         costs: Mapping[str, float] | None = None,
     ) -> None:
-        if problems := _problems(max_turns, max_calls, max_parallel, max_chars, seconds, costs or {}):
-            raise ValueError(f"tool environment: {'; '.join(problems)}")
         self.format, self.tools = named(format), tuple(tools)
         self._listed = listed(self.tools)
+        problems = _none(self._listed) + _problems(max_turns, max_calls, max_parallel, max_chars, seconds, costs or {})
+        if problems:
+            raise ValueError(f"tool environment: {'; '.join(problems)}")
         self.max_turns, self.max_calls, self.max_parallel = max_turns, max_calls, max_parallel
         self.max_chars, self.overflow, self.reserve = max_chars, overflow, reserve
         self.costs = dict(costs or {})
@@ -147,7 +148,15 @@ def tool_environment_check(settings: Mapping[str, Any]) -> list[str]:
     turns, calls, parallel, chars = (
         settings.get(name, 1) for name in ("max_turns", "max_calls", "max_parallel", "max_chars")
     )
-    return _problems(turns, calls, parallel, chars, settings.get("seconds", 1.0), settings.get("costs") or {})
+    problems = _none(settings["tools"]) if "tools" in settings else []
+    return problems + _problems(
+        turns, calls, parallel, chars, settings.get("seconds", 1.0), settings.get("costs") or {}
+    )
+
+
+def _none(tools: Sequence[Any]) -> list[str]:
+    text = "tools: there are none, so that nothing can be called. Fix: name some, as conf/environment/agent.yaml does"
+    return [] if tools else [f"{text}, or choose environment=none"]
 
 
 def _problems(

@@ -154,6 +154,20 @@ def test_tools_that_no_other_process_can_import_are_named():
 
 def test_settings_that_make_no_sense_are_named():
     with pytest.raises(ValueError, match=r"max_turns: must be at least 1 \(got 0\).*no such event 'late'"):
-        ToolEnvironment(tools=[], max_turns=0, costs={"late": 1.0})
+        ToolEnvironment(tools=[add], max_turns=0, costs={"late": 1.0})
     assert tool_environment_check({"seconds": -1.0}) == ["seconds: must be positive (got -1.0)"]
-    assert tool_environment_check({"tools": []}) == []
+    assert tool_environment_check({"tools": [add]}) == []
+
+
+def test_an_environment_without_a_tool_is_refused():
+    class Nothing:
+        name, tools = "nothing", ()
+
+        def open(self, task):
+            raise AssertionError
+
+    for none in ([], [Nothing()]):
+        with pytest.raises(ValueError, match=r"tools: there are none.*Fix: name some"):
+            ToolEnvironment(tools=none)
+    (told,) = tool_environment_check({"tools": []})
+    assert told.startswith("tools: there are none")

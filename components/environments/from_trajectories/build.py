@@ -37,10 +37,12 @@ def working_shell(shell: Shell) -> Shell:
     except (Broken, OSError, TimeoutError) as error:
         problems = [str(error)]
     if problems:
-        raise Broken(
-            f"recorded commands run in a sandbox only, and none works here: {problems[0]}. Fix: install bubblewrap, "
-            "allow user namespaces (sysctl kernel.unprivileged_userns_clone=1), or build on a machine that has them"
+        why, _, fix = problems[0].partition(" Fix: ")
+        fix = fix or (
+            "install bubblewrap, allow user namespaces (sysctl kernel.unprivileged_userns_clone=1), or build on a "
+            "machine that has them"
         )
+        raise Broken(f"recorded commands run in a sandbox only, and none works here: {why.rstrip('.')}. Fix: {fix}")
     return shell
 
 

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import threading
-import time
-import urllib.parse
 import uuid
 from collections.abc import Mapping
 from functools import cache
+from string import Template
 from typing import Any
 
 from components.environments.protocol import Step
-from components.environments.remote.wire import MOST, TOKEN_VARIABLE, step_from_json
+from components.environments.remote.line import EpisodeFailed, Line, Unreachable, no_server, token_problem, url_problem
+from components.environments.remote.wire import TOKEN_VARIABLE, is_about, step_from_json
 from components.types import Task
 
 _MARGIN_S = 15.0  # that an answer may take beyond the environment's own deadline
+_LOOK_S = 2.0  # for an answer before the run
 _KNOWN = 4096  # tasks whose schemas are remembered
-_PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
-
-
-class Unreachable(ConnectionError):
-    """The environment server does not answer."""
-
-
-class EpisodeFailed(RuntimeError):
-    """What the environment, or the server that has it, says went wrong with an episode."""
 
 
 class RemoteEnvironment:
@@ -47,8 +38,10 @@ class RemoteEnvironment:
         retry_seconds: for how long a server that does not answer is asked again.
 
     Raises:
-        ValueError: settings that make no sense; when first asked, another environment than ``digest`` names.
+        ValueError: settings that make no sense; when first asked, another environment than ``digest`` names, a server
+            of something else, or a token that cannot be sent.
         Unreachable: when first asked, nobody answers there.
+        EpisodeFailed: when first asked, the server wants another token.
     """
 
     asynchronous = True
@@ -102,14 +95,20 @@ class RemoteEnvironment:
         """What the server says of its environment; asked once."""
         with self._lock:
             if self._about is None:
-                found = Line(self, _MARGIN_S).ask("GET", "/")
-                if self.digest is not None and found["digest"] != self.digest:
-                    raise ValueError(
-                        f"the environment at {self.url} is {found['digest']}, not {self.digest}. Fix: serve the one "
-                        "that is meant, or give its digest"
-                    )
-                self._about = found
+                self._about = self.look(_MARGIN_S)
         return self._about
+
+    def look(self, seconds: float) -> dict[str, Any]:
+        """What the server says of its environment now; ``seconds`` for its answer."""
+        found = Line(self, seconds).ask("GET", "/")
+        if not is_about(found):
+            raise no_server(self.url, "it answers in another form")
+        if self.digest is not None and found["digest"] != self.digest:
+            raise ValueError(
+                f"the environment at {self.url} is {found['digest']}, not {self.digest}. Fix: serve the one that is "
+                "meant, or give its digest"
+            )
+        return found
 
     def reset(self, task: Task | None) -> RemoteEpisode:
         return RemoteEpisode(self, task)
@@ -158,118 +157,32 @@ class RemoteEpisode:
         self._line.close()
 
 
-class Line:
-    """A connection to the server, made anew where it broke.
-
-    Args:
-        seconds: for the answer to a request.
-        patient: ask again where there is none.
-    """
-
-    def __init__(self, environment: RemoteEnvironment, seconds: float, *, patient: bool = True) -> None:
-        self._environment, self._seconds = environment, seconds
-        self._patience = environment.retry_seconds if patient else 0.0
-        self._address = urllib.parse.urlsplit(environment.url)
-        self._connection: http.client.HTTPConnection | None = None
-
-    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Raises Unreachable, TimeoutError, EpisodeFailed, and ValueError for a server of something else."""
-        data = None if body is None else json.dumps(body).encode()
-        began = time.monotonic()
-        attempt = 0
-        while True:
-            try:
-                code, answer = self._once(method, path, data)
-                if answer.get("error") != "full":
-                    return self._checked(code, answer)
-                if time.monotonic() - began > self._seconds:
-                    raise TimeoutError(f"{self._environment.url}: {answer['text']}. Fix: serve with a higher --limit")
-            except TimeoutError as error:
-                self.close()
-                late = str(error) or "timed out"
-                text = f"{self._environment.url}: no answer within {self._seconds:g} s" if late == "timed out" else late
-                raise TimeoutError(text) from None
-            except (OSError, http.client.HTTPException) as error:
-                self.close()
-                if time.monotonic() - began > self._patience:
-                    raise Unreachable(
-                        f"no environment server answers at {self._environment.url} ({type(error).__name__}: {error}). "
-                        "Fix: start it, r1flow envs serve environment=NAME, and give its address as environment.url"
-                    ) from None
-            time.sleep(_PAUSES[min(attempt, len(_PAUSES) - 1)])
-            attempt += 1
-
-    def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    def _once(self, method: str, path: str, data: bytes | None) -> tuple[int, dict[str, Any]]:
-        if self._connection is None:
-            secure = self._address.scheme == "https"
-            kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-            self._connection = kind(self._address.hostname or "", self._address.port, timeout=self._seconds)
-        headers = {"Authorization": f"Bearer {os.environ.get(self._environment.token_env, '')}"}
-        headers |= {} if data is None else {"Content-Type": "application/json"}
-        self._connection.request(method, self._address.path + path, data, headers)
-        answer = self._connection.getresponse()
-        received = answer.read(MOST + 1)
-        if len(received) > MOST:
-            raise EpisodeFailed(f"{self._environment.url}: the answer is longer than {MOST} bytes")
-        try:
-            found = json.loads(received)
-        except ValueError:
-            found = None
-        if not isinstance(found, dict):
-            raise ValueError(
-                f"{self._environment.url} is no environment server (HTTP {answer.status}). Fix: environment.url"
-            )
-        return answer.status, found
-
-    def _checked(self, code: int, answer: dict[str, Any]) -> dict[str, Any]:
-        if code == 200:
-            return answer
-        name, text = self._environment.token_env, answer.get("text", "")
-        if code == 401:
-            held = "holds another one" if os.environ.get(name) else "is not set"
-            raise EpisodeFailed(
-                f"{self._environment.url} wants its token, and the variable {name} {held}. Fix: export the line that "
-                "the server printed when it started"
-            )
-        if answer.get("error") == "late":
-            raise TimeoutError(text)
-        raise EpisodeFailed(text if answer.get("error") == "failed" else f"{self._environment.url}: {text}")
-
-
 def remote_environment_check(settings: Mapping[str, Any]) -> list[str]:
-    """What preflight can say of the settings, and whether somebody answers there."""
-    problems = _problems(str(settings["url"]), settings.get("retry_seconds", 30.0))
-    if not problems and not _answers(str(settings["url"])):
-        told = f"nobody answers at {settings['url']}"
-        problems.append(f"url: warning: {told}. Fix: start the server, r1flow envs serve environment=NAME")
+    """What preflight can say of the settings, and of who answers there now, which stops nothing."""
+    url, name = settings["url"], str(settings.get("token_env", TOKEN_VARIABLE))
+    hidden = not isinstance(url, str)  # {_env_: "$NAME"}: it looked like a secret, as with a password in it
+    if hidden:
+        url = Template(url["_env_"]).safe_substitute(os.environ)
+    problems = _problems(url, settings.get("retry_seconds", 30.0), "***" if hidden else "")
+    if problem := token_problem(name):
+        problems.append(problem)
+    if not (problems or hidden) and (told := _met(url, settings.get("digest"), name)):
+        problems.append(f"url: warning: {told}")
     return problems
 
 
-def _problems(url: str, retry_seconds: float) -> list[str]:
-    problems = []
-    address = urllib.parse.urlsplit(url)
-    if address.scheme not in ("http", "https") or not address.hostname or address.username:
-        problems.append(f"url: is no address of a server (got {url!r}). Fix: write http://127.0.0.1:8765")
+def _problems(url: str, retry_seconds: float, shown: str = "") -> list[str]:
+    problems = [problem] if (problem := url_problem(url, shown)) else []
     if retry_seconds < 0:
         problems.append(f"retry_seconds: must not be negative (got {retry_seconds}). Fix: 30 is usual")
     return problems
 
 
 @cache
-def _answers(url: str) -> bool:
-    address = urllib.parse.urlsplit(url)
-    connection = http.client.HTTPConnection if address.scheme == "http" else http.client.HTTPSConnection
-    line = connection(address.hostname or "", address.port, timeout=2.0)
+def _met(url: str, digest: str | None, name: str) -> str | None:
+    """What keeps an episode there from being begun."""
     try:
-        line.request("GET", f"{address.path.rstrip('/')}/")
-        line.getresponse()
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        line.close()
-    return True
+        RemoteEnvironment(url=url, digest=digest, token_env=name, retry_seconds=0.0).look(_LOOK_S)
+    except (Unreachable, TimeoutError, EpisodeFailed, ValueError) as error:
+        return str(error)
+    return None

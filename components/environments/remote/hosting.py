@@ -53,7 +53,7 @@ class Hosting:
     """
 
     def __init__(self, environment: Any, *, limit: int = 1024, grace: float = 30.0, idle: float = 3600.0) -> None:
-        if limit < 1 or grace <= 0 or idle <= 0:
+        if not (limit >= 1 and grace > 0 and idle > 0):
             raise ValueError(f"limit, grace and idle must be positive, got {limit}, {grace} and {idle}")
         self.environment, self.limit, self.grace, self.idle = environment, limit, grace, idle
         self.seconds = float(getattr(environment, "seconds", 60.0))

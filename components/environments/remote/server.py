@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from components.environments.remote.hosting import Hosting, Refused
-from components.environments.remote.wire import MOST, about
+from components.environments.remote.wire import MOST, TOKEN_RULE, about, is_token
 from components.types import Task
 
 _log = logging.getLogger(__name__)
@@ -33,14 +33,14 @@ class EnvironmentServer:
 
     Raises:
         OSError: the address is taken or not this machine's.
-        ValueError: no token.
+        ValueError: a token that no request could bring.
     """
 
     def __init__(
         self, hosting: Hosting, *, token: str, digest: str = "", host: str = "127.0.0.1", port: int = 0
     ) -> None:
-        if len(token) < 8 or not token.isascii() or not token.isprintable() or " " in token:
-            raise ValueError("the token must have at least 8 printable characters. Fix: python -m secrets")
+        if not is_token(token):
+            raise ValueError(f"the token must have {TOKEN_RULE}. Fix: take one of secrets.token_urlsafe(24)")
         self.hosting, self._token = hosting, token
         self.about = about(hosting.environment, digest)
         self._http = _Http((host, port), _handler(self))
