@@ -31,14 +31,18 @@ def test_nothing_is_wrong_with_the_default(conf, tmp_path):
 PIPELINES = sorted(file.stem for file in (ROOT / "conf" / "pipeline").glob("*.yaml"))
 
 
-@pytest.mark.parametrize("pipeline", [name for name in PIPELINES if name != "agent_tasks"])
+OF_ONES_OWN = ("agent_tasks", "agent_zero")
+
+
+@pytest.mark.parametrize("pipeline", [name for name in PIPELINES if name not in OF_ONES_OWN])
 def test_nothing_is_wrong_with_a_built_in_pipeline(pipeline):
     assert check(None, f"pipeline={pipeline}")
 
 
-def test_a_pipeline_for_tasks_of_ones_own_asks_where_they_are():
+@pytest.mark.parametrize("pipeline", OF_ONES_OWN)
+def test_a_pipeline_for_tasks_of_ones_own_asks_where_they_are(pipeline):
     with pytest.raises(BadInput, match=r"source\.path: must be given"):
-        check(None, "pipeline=agent_tasks")
+        check(None, f"pipeline={pipeline}")
 
 
 @pytest.mark.parametrize(
