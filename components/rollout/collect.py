@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -77,11 +78,20 @@ def as_rollout(
     Args:
         ends: ids that end a turn.
         wrapper: of the environment; None for a chat environment.
+
+    Raises:
+        FloatingPointError: a log-probability is NaN, so that the tokens mean nothing.
     """
+    assert request.task is not None
     count = len(completion.tokens)
+    if math.isnan(sum(completion.logp)):
+        at = next(i for i, value in enumerate(completion.logp) if math.isnan(value))
+        raise FloatingPointError(
+            f"the model's logits are not numbers (NaN) at token {at} of its answer to task {request.task.id}. Fix: its "
+            "weights or activations overflow; load it as float32 or bfloat16, or take an earlier checkpoint"
+        )
     if completion.finish == "stop" and count and completion.tokens[-1] in ends and completion.action_mask[-1]:
         count -= 1
-    assert request.task is not None
     return Rollout(
         task_id=request.task.id,
         prompt_tokens=request.tokens,

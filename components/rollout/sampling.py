@@ -103,11 +103,13 @@ def choose(
     # Two levels, block then token in the block: a running sum over the whole vocabulary is slow on CPU.
     below = weight.sum(-1).cumsum(-1)
     target = _below(uniform * below[:, -1], below[:, -1])
-    block = torch.searchsorted(below, target[:, None], right=True)
+    # Where logits are NaN every place is as good: the log-probability is NaN, too, and whoever collects refuses it.
+    block = torch.searchsorted(below, target[:, None], right=True).clamp_(max=below.shape[1] - 1)
     rest = target - torch.where(block > 0, below.gather(1, (block - 1).clamp_(min=0)), 0.0)[:, 0]
     inner = weight.gather(1, block[..., None].expand(-1, -1, _BLOCK))[:, 0].cumsum(-1)
     rest = _below(rest, inner[:, -1])
     token = block[:, 0] * _BLOCK + torch.searchsorted(inner, rest[:, None], right=True)[:, 0]
+    token.clamp_(max=size - 1)
     return token, logits.gather(1, token[:, None])[:, 0] - below[:, -1].log()
 
 

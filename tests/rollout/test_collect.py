@@ -1,6 +1,8 @@
+import copy
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from components.environments.calculator import Calculator
 from components.rng import derive
@@ -41,6 +43,15 @@ def test_a_tasks_rollouts_do_not_depend_on_the_other_tasks(decoder, tokenizer):
     assert all(r.policy_version == 5 for group in both for r in group)
     other = collect(engine, tokenizer, render, tasks("b"), 2, SAMPLING, address=(0, "rl_1", 8))
     assert [r.tokens for r in other[0]] != [r.tokens for r in alone[0]]
+
+
+def test_logits_that_are_no_numbers_are_an_error_not_a_token(either_way_of_decoding, decoder, tokenizer):
+    broken = copy.deepcopy(decoder)
+    with torch.no_grad():
+        broken.head[7] = float("nan")
+    engine = TorchEngine(broken, tokenizer)
+    with pytest.raises(FloatingPointError, match=r"NaN\) at token 0 of its answer to task a. Fix: .*float32"):
+        collect(engine, tokenizer, render, tasks("a"), 2, SAMPLING, address=(0,))
 
 
 class Canned:
