@@ -87,8 +87,8 @@ def test_the_verifier_asks_for_what_changed_and_for_what_was_left_alone_in_any_o
     environment = only(tmp_path, row)
     assert environment.check == {
         "database": {
-            "items": {"rows": {"$rows": [["pen", 3], ["hat", 9]]}},
-            "other": {"rows": {"$rows": [[1], [2]]}},
+            "items": {"$exactly": {"columns": ["name", "price"], "rows": {"$rows": [["pen", 3], ["hat", 9]]}}},
+            "other": {"$exactly": {"columns": ["n"], "rows": {"$rows": [[1], [2]]}}},
         }
     }
     end = {"items": {"columns": ["name", "price"], "rows": [["hat", 9], ["pen", 3]]}}
@@ -209,11 +209,18 @@ def test_solutions_that_need_no_look_are_trivial(tmp_path):
         ({"actions": [{"shell": "echo " + "x" * 60_000}], "instruction": "go"}, "too_long"),
         ({"actions": [{"shell": "ls"}], "instruction": "go " * 3000}, "too_long"),
         ({"actions": [{"shell": "ls"}] * 301, "instruction": "go"}, "too_long"),
+        ({"actions": [{"shell": "ls"}], "instruction": "go", "success": "no"}, "unreadable"),
+        ({"actions": [{"shell": "ls"}], "instruction": "go", "finished": "false"}, "unreadable"),
+        ({"response": 5, "prompt": "go"}, "unreadable"),
+        ({"response": "<tool>get a</tool>", "prompt": "go", "task": 5}, "unreadable"),
+        ({"response": "<tool>get a</tool>", "prompt": "go", "task": {"meta": {"store": {"a": 1}}}}, "bad_world"),
+        ({"response": "<tool>get a</tool>", "prompt": "go", "term.completion": "no"}, "unreadable"),
+        ({"response": "<tool>get a</tool>", "task": {"messages": [{"role": "user"}]}}, "no_instruction"),
         ({"messages": [{"role": "assistant", "tool_calls": "no"}]}, "unreadable"),
         ({"messages": [{"role": "assistant", "tool_calls": [None]}]}, "unreadable"),
         ({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": 5}}]}]}, "unreadable"),
     ],
-    ids=range(31),
+    ids=range(38),
 )
 def test_what_is_no_transcript_is_told(tmp_path, row, reason):
     [transcript] = read_transcripts(write(tmp_path / "t.jsonl", [row]))
@@ -256,9 +263,64 @@ def test_a_replay_has_a_limit_of_its_own(tmp_path, monkeypatch):
 def test_a_transaction_counts_when_it_is_committed(tmp_path):
     steps = [(sql, None) for sql in ("BEGIN", CUP[0], "DELETE FROM items WHERE name = 'hat'", "COMMIT")]
     environment = only(tmp_path, query("t", "remove cup and hat", *steps))
-    assert environment.check == {"database": {"items": {"rows": {"$rows": [["pen", 3]]}}}}
+    table = {"columns": ["name", "price"], "rows": {"$rows": [["pen", 3]]}}
+    assert environment.check == {"database": {"items": {"$exactly": table}}}
     assert environment.effective == (3,)
     assert only(tmp_path, query("t", "remove cup and hat", *steps[:3]))[0] == "no_effect"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("UPDATE items SET price = 4 WHERE name = 'pen'", "ALTER TABLE items RENAME COLUMN price TO cost"),
+        ("UPDATE items SET price = 4 WHERE name = 'pen'", "DROP VIEW cheap"),
+        ("UPDATE items SET price = 4 WHERE name = 'pen'", "DROP INDEX by_name"),
+        ("UPDATE items SET price = 4 WHERE name = 'pen'", "UPDATE sqlites SET a = 2"),
+        ("UPDATE items SET price = '4' WHERE name = 'pen'",),
+        ("UPDATE items SET price = 4 WHERE name = 'pen'", "UPDATE raw SET b = '00ff'"),
+    ],
+    ids=["column", "view", "index", "wildcard", "text", "blob"],
+)
+def test_a_database_that_is_not_as_it_should_be_does_not_pass(tmp_path, wrong):
+    more = "CREATE VIEW cheap AS SELECT name FROM items; CREATE UNIQUE INDEX by_name ON items (name); "
+    world = f"{ITEMS}\n{more}CREATE TABLE sqlites (a); INSERT INTO sqlites VALUES (1); CREATE TABLE raw (b); "
+    world = (world + "INSERT INTO raw VALUES (x'00ff')").replace("price INTEGER", "price")
+    solution = "UPDATE items SET price = 4 WHERE name = 'pen'"
+    environment = only(tmp_path, query("t", "raise the pen by one", (solution, None), database=world))
+
+    def end(*statements):
+        session = Database().open(Task("t", (), None, "state", meta={"database": world}))
+        for statement in statements:
+            session.query(statement)
+        met, count = reached(environment.check, {"database": session.state()})
+        return met == count
+
+    assert end(solution)
+    assert not end(*wrong)
+
+
+def test_what_is_no_transcript_file_is_one_refusal(tmp_path):
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 no")
+    (tmp_path / "b.jsonl").write_bytes(b'{"x": "' + b"y" * (11 << 20) + b'"}\n\n{"actions": 5}\n')
+    found = read_transcripts(tmp_path)
+    assert [(t.where.rpartition("/")[2], t.problem[0]) for t in found] == [
+        ("a.parquet:1", "unreadable"),
+        ("b.jsonl:1", "unreadable"),
+        ("b.jsonl:3", "unreadable"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "script", ["BEGIN; INSERT INTO items VALUES ('x', 1)", "SAVEPOINT s"], ids=["begin", "savepoint"]
+)
+def test_a_beginning_in_the_middle_of_a_transaction_is_none(tmp_path, script):
+    reason, detail = only(tmp_path, query("t", "remove the cup", CUP, database=f"{ITEMS}\n{script}"))
+    assert (reason, detail) == ("bad_world", "the statements leave a transaction open")
+
+
+def test_a_beginning_that_depends_on_the_time_is_unstable(tmp_path):
+    world = f"{ITEMS}\nCREATE TABLE log AS SELECT datetime('now') AS at"
+    assert only(tmp_path, query("t", "remove the cup", CUP, database=world)) == ("unstable", "log depends on the time")
 
 
 def test_what_is_replayed_reaches_no_other_database(tmp_path):
@@ -305,7 +367,7 @@ def test_sqlite_sessions_are_database_transcripts(tmp_path):
     )
     found = build(read_transcripts(tmp_path), judge=reached, shell=None)
     assert found.refused == []
-    ends = [e.check["database"]["items"]["rows"] for e in found.environments]
+    ends = [e.check["database"]["items"]["$exactly"]["rows"] for e in found.environments]
     assert ends == [{"$rows": [["pen", 3]]}, {"$rows": [["fan", 7]]}]
 
 

@@ -8,7 +8,7 @@ from components.environments.from_trajectories.importing import read_transcripts
 from components.environments.from_trajectories.plays import PLAIN, TWISTS, Twist, play
 from components.environments.from_trajectories.reach import reaches_outside
 from components.environments.from_trajectories.rows import task_row, trace
-from components.environments.from_trajectories.transcript import Action, Rejected
+from components.environments.from_trajectories.transcript import Action
 from components.environments.from_trajectories.verifier import check_of, unmet
 from components.environments.from_trajectories.words import depends_on_chance, only_reads, unfinished
 from components.environments.tools.database import Database
@@ -82,12 +82,16 @@ def test_where_a_session_stands_is_remembered_from_command_to_command():
         ("echo update > a", False),
         ("echo ${RANDOM}x", True),
         ("shuf a", True),
+        ("stat -c %y a > b", True),
+        ("stat -c %s a > b", False),
+        ("find . -printf '%TY\\n' > b", True),
+        ("nproc > b", True),
         ("sort -nR a", True),
         ("sort -r a > Random.txt", False),
         ("python3 -c 'import time; print(time.time())'", True),
         ("echo $$ > pid", True),
     ],
-    ids=range(11),
+    ids=range(15),
 )
 def test_what_depends_on_chance_is_seen(command, chance):
     assert (depends_on_chance("shell", command) is not None) is chance
@@ -166,10 +170,14 @@ def test_the_trace_of_a_database_task_replayed_in_its_environment_reaches_the_ch
     assert reached(environment.check, episode.state()) == (1, 1)
 
 
-def test_files_that_cannot_be_looked_at_and_names_that_do_not_occur_are_told():
-    before, after = {"shell": {"files": {"a": "1"}}}, {"shell": {"files": {"a": "1", "b.gz": None}}}
-    with pytest.raises(Rejected, match=r"unverifiable: b\.gz"):
-        check_of(before, after)
+def test_files_that_are_no_text_are_asked_for_by_their_digest_and_names_that_do_not_occur_are_told():
+    before = {"shell": {"files": {"a": "1", "old": {"sha256": "11"}}}}
+    after = {"shell": {"files": {"a": "1", "old": {"sha256": "22"}, "b.gz": {"sha256": "33"}, "to": {"link": "a"}}}}
+    check = check_of(before, after)
+    assert check == after
+    assert reached(check, after) == (4, 4)
+    for name, wrong in (("old", {"sha256": "11"}), ("b.gz", "33"), ("to", "a")):
+        assert reached(check, {"shell": {"files": {**after["shell"]["files"], name: wrong}}}) == (3, 4)
     assert unmet("Write total.txt from a", before, after) == "total.txt"
     assert unmet("Pack a into b.gz, e.g. with *.tmp left alone", before, after) is None
 
@@ -199,6 +207,17 @@ def test_a_transcript_that_breaks_its_sandbox_is_left_out_and_a_sandbox_that_sta
     [transcript] = read_transcripts(write(tmp_path / "t.jsonl", [shell("t", "Do it.", "break for good")]))
     with pytest.raises(Broken, match="in a sandbox only"):
         build([transcript], judge=reached, shell=Fragile())
+
+
+def test_an_instruction_about_rights_of_files_is_not_one_that_is_looked_at(tmp_path, sandbox):
+    command = "chmod +x names.txt; wc -l < names.txt > n.txt"
+    rows = [
+        shell("a", "Make names.txt executable and count its lines in n.txt.", command),
+        shell("b", "Count the lines of names.txt in n.txt.", command),
+    ]
+    found = build(read_transcripts(write(tmp_path / "t.jsonl", rows)), judge=reached, shell=sandbox)
+    assert [e.id for e in found.environments] == ["b"]
+    assert found.refused[0].reason == "unverifiable" and "chmod" in found.refused[0].detail
 
 
 def test_a_file_whose_name_begins_like_a_condition_is_a_file(tmp_path, sandbox):

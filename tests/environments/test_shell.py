@@ -1,5 +1,6 @@
 """The shell: real commands on files of the episode's own, and nothing else in reach."""
 
+import hashlib
 import os
 import re
 import subprocess
@@ -110,9 +111,11 @@ def test_paths_outside_the_workspace_are_refused():
         Workspace.of({"a": "", "a/b": ""})
 
 
-def test_what_is_no_text_has_none(shell):
+def test_what_is_no_text_or_too_long_has_a_digest(shell):
     workspace, _, _ = shell.run(Workspace.of({}), "printf 'a\\377' > raw; ln -s raw link; seq 9999 > long")
-    assert workspace.files() == {"link@": "raw", "long": None, "raw": None}
+    digests = {"raw": b"a\377", "long": b"".join(b"%d\n" % i for i in range(1, 10_000))}
+    expected = {name: {"sha256": hashlib.sha256(data).hexdigest()} for name, data in digests.items()}
+    assert workspace.files() == {"link": {"link": "raw"}, **expected}
 
 
 def test_every_kind_of_file_is_seen_under_a_name_that_can_be_written_down(shell):

@@ -97,9 +97,58 @@ def test_a_database_refuses_what_reaches_out_or_has_no_end(sql, message):
 
 def test_a_database_that_grows_is_stopped():
     session = Database().open(task(database="CREATE TABLE t (b)"))
-    row = "SELECT zeroblob(900000) UNION ALL "
+    row = "SELECT zeroblob(90000) UNION ALL "
     with pytest.raises(ToolError, match=r"full"):
-        session.query(f"INSERT INTO t {row * 30}SELECT 1")
+        session.query(f"INSERT INTO t {row * 300}SELECT 1")
+
+
+MANY = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 30000) "
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        MANY + "SELECT i, zeroblob(90000) AS z FROM n ORDER BY i % 7, z",
+        "CREATE TEMP TABLE big AS " + MANY + "SELECT zeroblob(90000) AS z FROM n",
+    ],
+    ids=["sort", "temporary"],
+)
+def test_what_a_query_needs_for_itself_is_no_file_and_has_a_limit(sql, tmp_path, monkeypatch):
+    monkeypatch.setenv("SQLITE_TMPDIR", str(tmp_path))
+    session = Database().open(task(database="CREATE TABLE t (a)"))
+    with pytest.raises(ToolError, match=r"takes too (much memory|long)"):
+        session.query(sql)
+    assert session.query("SELECT 1") == "1\n1" and list(tmp_path.iterdir()) == []
+
+
+def test_steps_that_are_long_are_limited_by_the_time_of_the_cpu(monkeypatch):
+    monkeypatch.setattr("components.environments.tools.database._SECONDS", 0.05)
+    session = Database().open(task(database=SHOP))
+    long = "instr(hex(zeroblob(49000)), hex(zeroblob(20000)) || 'b')"
+    with pytest.raises(ToolError, match="takes too long"):
+        session.query(f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + {long} FROM n) SELECT max(i) FROM n")
+    with pytest.raises(ToolError, match="pattern too complex"):
+        session.query("SELECT hex(zeroblob(9000)) LIKE '%' || hex(zeroblob(9000)) || 'b'")
+
+
+def test_what_json_cannot_hold_is_spelled_out_in_the_state():
+    session = Database().open(task(database="CREATE TABLE t (a)"))
+    for value in ("9e999", "cast(x'ff41' AS text)", "char(55296)", "x'00ff'", "NULL"):
+        session.query(f"INSERT INTO t VALUES ({value})")
+    rows = [row[0] for row in session.state()["t"]["rows"]]
+    assert rows == [{"real": "inf"}, "\\xffA", "\\xed\\xa0\\x80", {"blob": "00ff"}, None]
+    assert session.query("SELECT a FROM t LIMIT 2") == "a\ninf\n\\xffA"
+
+
+def test_an_episode_is_always_at_the_same_time():
+    session = Database().open(task(database="CREATE TABLE t AS SELECT date('now') AS d"))
+    assert session.query("SELECT d, datetime(), strftime('%Y', 'now'), date('2024-02-28', '+2 days') FROM t") == (
+        "d|datetime()|strftime('%Y', 'now')|date('2024-02-28', '+2 days')\n"
+        "2023-11-14|2023-11-14 22:13:20|2023|2024-03-01"
+    )
+    for told in ("sqlite_version()", "fts3_tokenizer('simple')"):
+        with pytest.raises(ToolError, match="not authorized"):
+            session.query(f"SELECT {told}")
 
 
 def test_chance_in_a_database_is_the_tasks():

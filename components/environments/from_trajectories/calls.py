@@ -127,7 +127,9 @@ def _value(name: str, given: Mapping[str, Any], keys: Sequence[str]) -> Any:
     for key in keys:
         if key in given:
             return given[key]
-    raise Rejected("unknown_tool", f"tool {name[:60]!r} has arguments {', '.join(map(str, given))[:80]}")
+    raise Rejected(
+        "unknown_tool", f"tool {name[:60]!r} has arguments {', '.join(map(str, given))[:80] or 'of no name'}"
+    )
 
 
 def _named(tool: str, arguments: Any, given: Mapping[str, Any]) -> dict[str, str]:

@@ -35,9 +35,9 @@ def compare(actions: Sequence[Action], played: Played, given: bool) -> None:
 def _differs(action: Action, said: str, failed: bool) -> str | None:
     """What a replay says otherwise than the recording."""
     if action.failed is not None and action.failed != failed:
-        return "it fails" if failed else "it failed, and does not now"
+        return f"it fails, {said[-100:]!r}" if failed else "it failed, and does not now"
     if action.output is None:
-        return "it fails" if failed and action.failed is None else None
+        return f"it fails, {said[-100:]!r}" if failed and action.failed is None else None
     if action.failed and failed:
         return None  # programs of other versions complain in other words
     if action.tool == "query":

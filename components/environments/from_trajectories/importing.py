@@ -25,13 +25,13 @@ from components.environments.from_trajectories.rollouts import from_rollout
 from components.environments.from_trajectories.sessions import from_session
 from components.environments.from_trajectories.transcript import TOOLSETS, WORLDS, Action, Rejected, Transcript
 
-T = TypeVar("T", str, int)
+T = TypeVar("T", str, int, bool)
 Form = Literal["auto", "transcripts", "messages", "rollouts", "shell"]
 FORMS = ("auto", "transcripts", "messages", "rollouts", "shell")
 _NAME = re.compile(r"[^A-Za-z0-9._-]+")
 _READERS = {"messages": from_messages, "rollouts": from_rollout, "shell": from_session}
 _MAX_LINE = 10 << 20
-_KINDS: Mapping[type, str] = {str: "a text", int: "a whole number"}
+_KINDS: Mapping[type, str] = {str: "a text", int: "a whole number", bool: "true or false"}
 
 
 class Unusable(ValueError):
@@ -73,7 +73,11 @@ def _rows(file: Path) -> Iterator[tuple[str, Any]]:
     if file.suffix == ".parquet":
         import pyarrow.parquet as pq  # heavy, and only rollouts of a run need it
 
-        for number, row in enumerate(pq.read_table(file).to_pylist(), 1):
+        try:
+            rows = pq.read_table(file).to_pylist()
+        except (OSError, ValueError) as error:  # pyarrow's own are ValueErrors
+            rows = [Rejected("unreadable", f"no Parquet that can be read: {str(error)[:100]}")]
+        for number, row in enumerate(rows, 1):
             yield f"{file}:{number}", row
     elif file.suffix == ".jsonl":
         with file.open("rb") as lines:
@@ -82,6 +86,8 @@ def _rows(file: Path) -> Iterator[tuple[str, Any]]:
                 number += 1
                 if line.strip():
                     yield f"{file}:{number}", _parsed(line)
+                while len(line) > _MAX_LINE and not line.endswith(b"\n"):  # the rest of one that is too long
+                    line = lines.readline(_MAX_LINE + 1)
     else:
         yield str(file), {"session": file.read_bytes().decode("utf-8", errors="replace"), "id": file.stem}
 
@@ -106,7 +112,7 @@ def _transcript(where: str, row: Any, form: Form, tasks: Mapping[str, Any], numb
         read = _READERS.get(_form_of(row) if form == "auto" else form, _from_row)
         instruction, actions, world, finished = read(row, tasks)
         _check_end(row, actions, finished)
-        world = _world(row) or world
+        world = _world(row) or _world(world)
         if not isinstance(instruction, str) or not any(letter.isalpha() for letter in instruction):
             raise Rejected("no_instruction", f"the instruction is {str(instruction)[:40]!r}")
         check_texts(instruction, actions, world)
@@ -161,12 +167,13 @@ def _optional(row: Mapping[str, Any], name: str, kind: type[T]) -> T | None:
 
 def _check_end(row: Mapping[str, Any], actions: Sequence[Action], finished: bool) -> None:
     """Whether the recording goes to its end, and that was a good one."""
-    if row.get("success") is False or (isinstance(done := row.get("correct"), int | float) and done < 1):
+    success, done = _optional(row, "success", bool), row.get("correct")
+    if success is False or (isinstance(done, int | float) and done < 1):
         raise Rejected("unsuccessful", "it is marked as a failure")
     if not actions:
         raise Rejected("no_actions", "no tool was called")
     silent = actions[-1].output is None and any(action.output is not None for action in actions)
-    if not finished or row.get("finished") is False:
+    if not finished or _optional(row, "finished", bool) is False:
         raise Rejected("truncated", "the recording does not come to an end")
     if silent and actions[-1].tool != "query":
         raise Rejected("truncated", "the last call has no result")

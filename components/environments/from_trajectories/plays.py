@@ -29,7 +29,7 @@ from components.types import Message, Task
 _MOST_S = 300  # for a replay
 _DAY = 86_400
 _THEN = 981_173_106  # 2001-02-03 04:05:06 UTC
-_DATE_FUNCTIONS = ("date", "time", "datetime", "julianday", "unixepoch", "strftime")
+_ANOTHER_TIME = "2001-02-03 04:05:06"
 # A `date` that is asked for no particular time tells another one.
 _CLOCK = f"""mkdir -p /tmp/.clock && printf '%s\\n' '#!/bin/sh' \\
 'for a; do case $a in -d*|--date*|-r*|--ref*|-f*|--file*) exec /usr/bin/date "$@";; esac; done' \\
@@ -122,7 +122,7 @@ def _open(name: str, world: Mapping[str, Any], shell: Shell | None, twist: Twist
             return _Files(shell, start or _aged(Workspace.of(world.get("files", {})), twist), twist)
         task = Task("other" if twist.chance else "env", (Message("user", ""),), None, "state", meta=world)
         return _Database(task, twist) if name == "database" else _Store(task)
-    except (ValueError, UnicodeError, sqlite3.Error, sqlite3.Warning, tarfile.TarError) as error:
+    except (ValueError, UnicodeError, MemoryError, sqlite3.Error, sqlite3.Warning, tarfile.TarError) as error:
         raise Rejected("bad_world", str(error)[:200]) from None
 
 
@@ -136,7 +136,8 @@ def _act(sessions: Mapping[str, Any], action: Action) -> tuple[str, bool]:
     except ToolError as error:
         return f"error: {error}", True
     except TypeError:
-        raise Rejected("unreadable", f"{action.tool} does not take {', '.join(action.arguments)[:60]}") from None
+        given = ", ".join(action.arguments)[:60] or "nothing"
+        raise Rejected("unreadable", f"{action.tool} cannot be called with {given}") from None
 
 
 class _Files:
@@ -152,7 +153,10 @@ class _Files:
         except TimeoutError:  # on a crowded machine that need not be the command's doing
             after, said, code = self._shell.run(begin, command)
         self.workspace = after
-        return said, code != 0
+        return (
+            said if code is not None else f"{said}\nthe command was killed, or its files cannot be read".strip(),
+            code != 0,
+        )
 
     def state(self) -> dict[str, Any]:
         return {"files": self.workspace.files()}
@@ -163,15 +167,11 @@ class _Files:
 
 class _Database(DatabaseSession):
     def __init__(self, task: Task, twist: Twist) -> None:
-        super().__init__(task)
+        super().__init__(task, *((_ANOTHER_TIME,) if twist.clock else ()))
         if twist.order:
             self._connection.set_authorizer(None)  # which forbids pragmas
             self._connection.execute("PRAGMA reverse_unordered_selects = ON")
             self._connection.set_authorizer(authorise)
-        if twist.clock:
-            self._then = sqlite3.connect(":memory:", check_same_thread=False)
-            for name in _DATE_FUNCTIONS:
-                self._connection.create_function(name, -1, self._at_another_time(name))
 
     def act(self, action: Action) -> tuple[str, bool]:
         return self.query(**action.arguments), False
@@ -181,17 +181,6 @@ class _Database(DatabaseSession):
         if not self._connection.in_transaction:
             self._committed = super().state()
         return self._committed
-
-    def _at_another_time(self, name: str) -> Any:
-        def compute(*given: Any) -> Any:
-            place = 1 if name == "strftime" else 0
-            values = list(given) if len(given) > place else [*given, "now"]
-            if isinstance(values[place], str) and values[place].strip().lower() == "now":
-                values[place] = "2001-02-03 04:05:06"
-            marks = ", ".join("?" * len(values))
-            return self._then.execute(f"SELECT {name}({marks})", values).fetchone()[0]
-
-        return compute
 
 
 class _Store(KeyValueSession):

@@ -21,17 +21,23 @@ def from_rollout(row: Mapping[str, Any], tasks: Mapping[str, Any]) -> tuple[str,
         Rejected: nothing that could be replayed, or a rollout that was judged a failure.
     """
     task = row.get("task") or tasks.get(str(row.get("task_id"))) or {}
-    completed = row.get("term.completion")
-    if isinstance(completed, int | float) and completed < 1:
+    completed, response = row.get("term.completion"), row["response"]
+    if (
+        not isinstance(task, Mapping)
+        or not isinstance(task.get("meta") or {}, Mapping)
+        or not isinstance(response, str)
+    ):
+        raise Rejected("unreadable", "a rollout has a response, which is a text, and a task with its meta")
+    if completed is not None and not isinstance(completed, int | float):
+        raise Rejected("unreadable", f"its completion is {str(completed)[:40]!r}, not a number")
+    if completed is not None and completed < 1:
         raise Rejected("unsuccessful", f"its completion is {completed:g}")
-    response = row["response"]
     actions = _tagged(response) if _TAGS.call[0] in response else _in_json(response)
     meta = task.get("meta") or {}
     world = {name: meta[name] for name in ("files", "database", "store") if name in meta}
-    if isinstance(script := world.get("database"), list):
-        world["database"] = ";\n".join(script)
     turns = task.get("messages") or []
-    prompt = row.get("prompt") or next((t["content"] for t in reversed(turns) if t["role"] == "user"), "")
+    said = [turn.get("content") for turn in turns if isinstance(turn, Mapping) and turn.get("role") == "user"]
+    prompt = row.get("prompt") or (said[-1] if said else "")
     return prompt, actions, world, row.get("finish", "stop") == "stop"
 
 

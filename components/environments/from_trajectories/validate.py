@@ -13,7 +13,7 @@ from components.environments.from_trajectories.plays import EVERYTHING, PLAIN, T
 from components.environments.from_trajectories.reach import reaches_outside
 from components.environments.from_trajectories.seen import seen_files, seen_tables
 from components.environments.from_trajectories.transcript import OFFERED, TOOLSETS, WORLDS, Action, Rejected, Transcript
-from components.environments.from_trajectories.verifier import changes, check_of, unmet
+from components.environments.from_trajectories.verifier import asks_for_rights, changes, check_of, unmet
 from components.environments.from_trajectories.words import depends_on_chance, only_reads
 from components.environments.tools.shell import Shell
 
@@ -63,6 +63,8 @@ def validate(transcript: Transcript, *, judge: Judge, shell: Shell | None, repla
         raise Rejected(*transcript.problem)
     if why := reaches_outside(action.text for action in transcript.actions if action.tool == "shell"):
         raise Rejected("outside", why)
+    if why := asks_for_rights(transcript.instruction, transcript.actions):
+        raise Rejected("unverifiable", why)
     toolsets = tuple(dict.fromkeys(TOOLSETS[a.tool] for a in transcript.actions if a.tool in TOOLSETS))
     if not toolsets:
         raise Rejected("no_effect", "it does nothing but compute")

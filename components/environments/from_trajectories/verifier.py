@@ -2,27 +2,28 @@
 
 Every file and every table is asked for: those that the solution changed or made with what it made of them, those that
 it removed as absent, and those that it left alone as they were, so that one who solves a task by destroying the rest
-does not pass. Rows are asked for in any order. Times, owners and rights of files are never looked at, nor is the way by
-which the end was reached.
+does not pass. Rows are asked for in any order, files that are no text or too long by their digest. Times, owners and
+rights of files are never looked at, nor is the way by which the end was reached.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from components.environments.from_trajectories.transcript import Rejected
+from components.environments.from_trajectories.transcript import Action
 
+_RIGHTS = re.compile(r"\b(?:chmod|chown|chgrp|setfacl)\b")
+_OF_RIGHTS = re.compile(
+    r"\b(?:executable|permissions?|rights?|chmod|chown|mode|owners?|read-?only|writable|readable)\b",
+    re.IGNORECASE,
+)
 _FILE = re.compile(r"(?<![\w*?./@:-])[\w-]{2,}(?:[./][\w-]+)*\.[A-Za-z][A-Za-z0-9]{1,4}(?![\w*])")
 
 
 def check_of(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """The check of an end that was reached from a beginning, both as toolsets leave them.
-
-    Raises:
-        Rejected: "unverifiable", a changed file that is no text or too long.
-    """
+    """The check of an end that was reached from a beginning, both as toolsets leave them."""
     makers = {"shell": _files, "database": _tables, "store": _entries}
     return {name: makers[name](before[name], after[name]) for name in after}
 
@@ -41,15 +42,28 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     return found
 
 
+def asks_for_rights(instruction: str, actions: Sequence[Action]) -> str | None:
+    """Whether an instruction is about what a check does not look at."""
+    used = next((found[0] for a in actions if a.tool == "shell" and (found := _RIGHTS.search(a.text))), None)
+    if used is None or not _OF_RIGHTS.search(instruction):
+        return None
+    return f"the instruction is about rights or owners of files ({used}), which are not looked at"
+
+
 def unmet(instruction: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
     """A file that the instruction names, and that occurs neither in the beginning nor in the end."""
     if "shell" not in after:
         return None
-    known = [text for state in (before, after) for item in state["shell"]["files"].items() for text in item if text]
+    files = [item for state in (before, after) for item in state["shell"]["files"].items()]
+    known = [text for path, held in files for text in (path, *_spoken(held)) if text]
     for found in _FILE.finditer(instruction):
-        if not any(found[0] in text or text.rstrip("/@") in found[0].split("/") for text in known):
+        if not any(found[0] in text or text.rstrip("/") in found[0].split("/") for text in known):
             return found[0]
     return None
+
+
+def _spoken(held: Any) -> list[str]:
+    return [held] if isinstance(held, str) else [str(held["link"])] if "link" in held else []
 
 
 def _files(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
@@ -60,19 +74,18 @@ def _files(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any
             asked[path] = {"$absent": True}
         elif path.endswith("/") and any(other != path and other.startswith(path) for other in new):
             continue  # it is there if what is in it is
-        elif new[path] is not None:
+        else:
             asked[path] = new[path]
-        elif path not in old or old[path] is not None:
-            raise Rejected("unverifiable", f"{path} is no text, or too long a one")
     return {"files": _named(asked)}
 
 
 def _tables(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
     asked: dict[str, Any] = {name: {"$absent": True} for name in before if name not in after}
     for name, table in after.items():
-        rows = {"rows": {"$rows": table["rows"]}}
-        same_columns = name in before and before[name]["columns"] == table["columns"]
-        asked[name] = rows if same_columns else {"columns": table["columns"], **rows}
+        if "rows" in table:
+            asked[name] = {"$exactly": {"columns": table["columns"], "rows": {"$rows": table["rows"]}}}
+        else:  # there are other words for a view that the solution made than its own
+            asked[name] = table if before.get(name) == table else {"kind": table["kind"]}
     return _named(asked)
 
 

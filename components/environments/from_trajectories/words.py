@@ -14,7 +14,8 @@ _CHANCE = re.compile(
     r"\$\{?(?:RANDOM|SRANDOM|SECONDS|EPOCH\w+|BASHPID|PPID)\b|\$\$|/dev/u?random|\buuidgen\b|\bshuf\b|"
     r"sort (?:-\w+ )*-\w*R|--random-sort|\bnow\(\)|date\.today|datetime\.now|time\.time|\brandom\.|"
     r"\brand\(|systime\(|localtime|"
-    r"\bopenssl rand\b|%\((?:[^)]{0,20})\)T"
+    r"\bopenssl rand\b|%\((?:[^)]{0,20})\)T|"
+    r"\bstat\b[^;&|]{0,40}%[\w%:,.]{0,20}[WXYZwxyzi]|-printf\s+\S{0,20}%[TACi]|\b(?:uname|nproc|hostname|getppid|lscpu)\b"
 )
 _DATE = re.compile(r"(?:^|[\s;|&(`])(?:/bin/|/usr/bin/)?date\b(?P<rest>[^;|&)`\n]*)")
 _RELATIVE = re.compile(r"now|today|tomorrow|yesterday|ago|next|last|week|month|day", re.IGNORECASE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import tarfile
 from collections.abc import Mapping
@@ -46,9 +47,10 @@ class Workspace:
                     archive.addfile(entry, io.BytesIO(data))
         return cls(buffer.getvalue())
 
-    def files(self) -> dict[str, str | None]:
-        """Text of every file by path, None for one that is no text or too long; directories end in /. Raises Broken."""
-        found: dict[str, str | None] = {}
+    def files(self) -> dict[str, str | dict[str, str]]:
+        """Text of every file by path, ``{"sha256": …}`` of one that is no text or too long; directories end in /, a
+        symbolic link is ``{"link": target}``. Raises Broken."""
+        found: dict[str, str | dict[str, str]] = {}
         try:
             with tarfile.open(fileobj=io.BytesIO(self.archive)) as archive:
                 for entry in archive:
@@ -58,9 +60,9 @@ class Workspace:
                     if entry.isdir():
                         found[f"{name}/"] = ""
                     elif entry.issym():
-                        found[f"{name}@"] = _as_text(entry.linkname)
+                        found[name] = {"link": _as_text(entry.linkname)}
                     elif (entry.isreg() or entry.islnk()) and (handle := archive.extractfile(entry)) is not None:
-                        found[name] = _readable(handle.read(4 * _MAX_FILE + 1))
+                        found[name] = _readable(handle.read())
         except (tarfile.TarError, EOFError, ValueError) as error:
             raise Broken(f"the workspace cannot be read: {error}") from None
         return dict(sorted(found.items()))
@@ -89,9 +91,9 @@ def _as_text(name: str) -> str:
     return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
-def _readable(data: bytes) -> str | None:
+def _readable(data: bytes) -> str | dict[str, str]:
     try:
-        text = data.decode()
+        text = data.decode() if len(data) <= 4 * _MAX_FILE else "\0"
     except UnicodeDecodeError:
-        return None
-    return text if len(text) <= _MAX_FILE and "\0" not in text else None
+        text = "\0"
+    return text if len(text) <= _MAX_FILE and "\0" not in text else {"sha256": hashlib.sha256(data).hexdigest()}
