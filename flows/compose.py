@@ -164,7 +164,7 @@ def _check_options(choosing: Sequence[Override], groups: Groups) -> None:
 
 
 def _check_shape(raw: Mapping[str, Any]) -> None:
-    """``stages`` and ``only`` hold a mapping for every stage, or null. Raises: BadInput."""
+    """``stages`` and ``only`` hold a mapping for every stage, or null, and are where they are read. Raises: BadInput."""
     for key, example in (("stages", "rl_1.steps=40"), ("only", "rl_1.steps=40")):
         node = raw.get(key)
         wrong = [(key, node)] if not isinstance(node, Mapping | None) else []
@@ -173,6 +173,13 @@ def _check_shape(raw: Mapping[str, Any]) -> None:
             place, got = wrong[0]
             fix = f"a setting of one stage is written {example}"
             raise BadInput(Problem("configuration", place, "is not a mapping", got=got, fix=fix))
+
+
+    for group in ("pipeline", "experiment"):
+        if isinstance(raw.get(group), Mapping) and "stages" in raw[group]:
+            problem = f"its stages stand under {group!r}, where nothing reads them"
+            fix = "make `# @package _global_` the first line of its file"
+            raise BadInput(Problem("configuration", group, problem, fix=fix))
 
 
 def _is_node(value: Any) -> bool:

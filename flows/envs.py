@@ -19,6 +19,7 @@ EPILOG = """\
   r1flow envs ls envs                                what there is, and why the rest was left out
   r1flow envs check envs                             do the solutions still pass here?
   r1flow run pipeline=agent_tasks data.path=envs/tasks.jsonl environment=agent_tags_shell             train on it
+  r1flow envs serve environment=shell                an environment in a process of its own; serve --help
 
 Forms (--format): transcripts, one JSON object a line:
   {"instruction": "…", "actions": [{"shell": "sort a > b", "output": "", "exit_code": 0}, …],

@@ -65,6 +65,10 @@ class AgentTasks:
         if problems := agent_tasks_check(vars(self)):
             raise ValueError("; ".join(problems))
 
+    def contents(self) -> dict[str, int]:
+        """What there is none of: trajectories, where the environment's calls are no part of the text."""
+        return {} if self._inside else {"cold_start.jsonl": 0}
+
     def load(self, seed: int) -> Corpus:
         tasks: dict[str, list[Task]] = {"test": [], "dev": [], "profile": [], "fresh": [], "train": []}
         sizes = {

@@ -32,6 +32,8 @@ def console_tables(summary: Mapping[str, Any]) -> Iterator[Any]:
 
     for title, head, rows, caption in _tables(summary):
         table = Table(title=escape(title), title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
+        if not rows:  # it is as wide as what is said of it
+            table.min_width = max(map(len, [title, *caption.split("\n")]))
         for i, column in enumerate(head):
             table.add_column(column, justify="left" if i == 0 else "right", no_wrap=True)
         for row in rows:

@@ -211,6 +211,14 @@ def test_a_wrong_shape_in_a_users_own_file(tmp_path: Path) -> None:
         compose(["pipeline=odd"], tmp_path)
 
 
+def test_a_pipeline_whose_stages_land_where_nothing_reads_them(tmp_path: Path) -> None:
+    (tmp_path / "pipeline").mkdir()
+    (tmp_path / "pipeline" / "late.yaml").write_text("# my pipeline\n# @package _global_\nstages:\n  a: {b: 5}\n")
+    with pytest.raises(BadInput, match=r"pipeline: its stages stand under 'pipeline'.*first line") as caught:
+        compose(["pipeline=late"], tmp_path)
+    assert "@package _global_" in str(caught.value)
+
+
 # --- the streams -----------------------------------------------------------------------------------------------------
 
 

@@ -144,6 +144,10 @@ def test_arms_that_are_level_have_no_trade_off_on_the_console_as_on_the_page(tmp
     cells, caption = told(level)
     assert cells == [[]]
     assert caption == "No trade-off with length in tokens: all arms have the same."
+    console = Console(file=io.StringIO(), width=200)
+    for table in console_tables(level):
+        console.print(table)
+    assert f"\n{caption}" in console.file.getvalue()
     assert "on the front" not in markdown_summary(level)
     assert caption in markdown_summary(level)
     assert caption in render_sweep(level, [], title="t", home=tmp_path)

@@ -188,7 +188,8 @@ def _world(row: Mapping[str, Any]) -> dict[str, Any]:
             continue
         if not isinstance(value, kind):
             raise Rejected("bad_world", f"{name} is {type(value).__name__}")
-        if isinstance(value, dict) and not all(isinstance(text, str) for text in value.values()):
+        texts = value.values() if isinstance(value, dict) else value
+        if not all(isinstance(text, str) for text in texts):
             raise Rejected("bad_world", f"{name}: every value is a text")
         world[name] = ";\n".join(value) if isinstance(value, list) else value
     return world
