@@ -174,7 +174,6 @@ def _check_shape(raw: Mapping[str, Any]) -> None:
             fix = f"a setting of one stage is written {example}"
             raise BadInput(Problem("configuration", place, "is not a mapping", got=got, fix=fix))
 
-
     for group in ("pipeline", "experiment"):
         if isinstance(raw.get(group), Mapping) and "stages" in raw[group]:
             problem = f"its stages stand under {group!r}, where nothing reads them"

@@ -23,6 +23,7 @@ from flows.stage import StageSpec
 from flows.status import size_text
 
 OWN_S = 1.0  # of a stage whatever its work: starting workers, reading, writing
+MUCH = 5.0  # times the work
 LOADED = 2.0  # times as long on a machine that others use as well
 UNSURE = 3.0  # how far off an estimate from another model or other data may be, either way
 
@@ -67,7 +68,9 @@ class History:
         rows = [row for row in alike(spec, self._store) if row.get("wall_s") is not None]
         if not rows:
             return None
-        scaled = [self._scaled(spec, row) for row in rows[:8]]
+        scaled = [found for row in rows[:8] if (found := self._scaled(spec, row)) is not None]
+        if not scaled:
+            return None
         sure = [found for found in scaled if not found[1]] or scaled[:1]
         first = sure[0][0]
         return Estimate(
@@ -79,8 +82,9 @@ class History:
             first.source + (f" +{len(sure) - 1}" if len(sure) > 1 else ""),
         )
 
-    def _scaled(self, spec: StageSpec, row: Row) -> tuple[Estimate, bool]:
-        """What one earlier artifact says of the stage, and whether that is unsure."""
+    def _scaled(self, spec: StageSpec, row: Row) -> tuple[Estimate, bool] | None:
+        """What one earlier artifact says of the stage, and whether that is unsure; None if it was over at once, which
+        says nothing of one with much to do."""
         (counts, known), (old_counts, old_known) = self._counts(spec), self._counts_of(row)
         both = counts.keys() & old_counts.keys()
         now = effort(spec.target, spec.settings, {name: counts[name] for name in both})
@@ -92,6 +96,8 @@ class History:
         wanted = max(1, int(spec.launcher.get("processes") or 1))
         spread = factor * model * workers / wanted
         wall = float(row["wall_s"])
+        if spread > MUCH and wall < MUCH * OWN_S:
+            return None
         used = machine.get("workers") or []
         busy = min(wall, max((w["cpu_s"] for w in used), default=wall))
 

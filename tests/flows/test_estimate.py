@@ -88,6 +88,16 @@ def test_more_data_make_what_goes_through_them_longer(store: ArtifactStore) -> N
     assert found["rl"].s == pytest.approx(61.0)
 
 
+def test_a_stage_that_was_over_at_once_says_nothing_of_one_with_much_to_do(
+    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = {scale: specs(curate={"source": {"scale": scale}}) for scale in (4.0, 10.0)}
+    assert "eval" in estimates(store, more[10.0])  # it took 5 s, five times what is any stage's own
+    monkeypatch.setattr("flows.estimate.MUCH", 5.5)
+    assert "eval" not in estimates(store, more[10.0])
+    assert "eval" in estimates(store, more[4.0])
+
+
 def test_other_data_and_another_model_make_an_estimate_unsure(store: ArtifactStore) -> None:
     other_data = estimates(store, specs(curate={"source": {"scale": 1.0, "path": "x"}}))["eval"]
     assert other_data.high_s == pytest.approx(5.0 * LOADED * UNSURE)
