@@ -164,7 +164,7 @@ def _check_options(choosing: Sequence[Override], groups: Groups) -> None:
 
 
 def _check_shape(raw: Mapping[str, Any]) -> None:
-    """``stages`` and ``only`` hold a mapping for every stage, or null, and are where they are read. Raises: BadInput."""
+    """``stages`` and ``only`` hold a mapping for every stage, or null, where they are read. Raises: BadInput."""
     for key, example in (("stages", "rl_1.steps=40"), ("only", "rl_1.steps=40")):
         node = raw.get(key)
         wrong = [(key, node)] if not isinstance(node, Mapping | None) else []
