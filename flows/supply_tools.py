@@ -23,19 +23,27 @@ def tool_problems(
     tools otherwise than it reads them. Environments that are elsewhere, or of another kind, are not asked."""
     lacking: dict[tuple[str, int], list[str]] = {}
     unread: dict[tuple[str, int], list[str]] = {}
+    broken: dict[str, list[str]] = {}
     for spec in specs:
         node = spec.settings.get("environment")
         if not isinstance(node, Mapping) or node.get("_target_") not in (_TOOLS, _NONE):
             continue
         for contents in held.get(spec.inputs.get("data", ""), {}).values():
             offered = {name.removeprefix("tool/"): n for name, n in contents.items() if name.startswith("tool/")}
-            known = _names(node, allow) if offered else set()
+            try:
+                known = _names(node, allow) if offered else set()
+            except Exception as error:  # a user's own tool may raise anything
+                broken.setdefault(f"{error}" or type(error).__name__, []).append(spec.name)
+                continue
             for name in offered.keys() - known:
                 lacking.setdefault((name, offered[name]), []).append(spec.name)
             form, tagged = str(node.get("format", "tags")), contents.get("traces/tags", 0)
             if offered.keys() <= known and form != "tags" and tagged:
                 unread.setdefault((form, tagged), []).append(spec.name)
     fix = _WITH_SHELL if any("tool/shell" in c for contents in held.values() for c in contents.values()) else _USUAL
+    for told, stages in broken.items():
+        text, _, remedy = " ".join(told.split()).partition(" Fix: ")
+        yield Problem(_where(stages), "environment", text.rstrip("."), fix=remedy.rstrip(".") or "correct its tools")
     for (name, n), stages in sorted(lacking.items()):
         text = f"no tool {name!r}, which {n} tasks of the data offer (meta.tools)"
         yield Problem(_where(stages), "environment", text, fix=fix)

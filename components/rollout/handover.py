@@ -227,7 +227,9 @@ class Handover:
         turn.error = f"{type(error).__name__}: {error}"
 
     def _plain(self, text: str) -> list[int]:
-        """Ordinary tokens only: every name of an added token is cut after its first character."""
+        """Ordinary tokens only: every name of an added token is cut after its first character. What UTF-8 cannot hold
+        (half of a surrogate pair) is a question mark."""
+        text = text.encode(errors="replace").decode()
         cuts = sorted({m.start() + 1 for m in self._names.finditer(text)}) if self._names else []
         pieces = [text[i:j] for i, j in zip([0, *cuts], [*cuts, len(text)], strict=True)]
         tokens = [t for piece in pieces if piece for t in self._encode(piece, split_special_tokens=True)]

@@ -1,7 +1,9 @@
 """The agent's environment: turns, limits, counters, isolation of one episode from another."""
 
+import time
+
 import pytest
-from toolbox import Counter, add, fail, nap
+from toolbox import Counter, add, double, fail, nap
 
 from components.environments.agent import ToolEnvironment, tool_environment_check
 from components.environments.tools.host import Broken
@@ -51,6 +53,23 @@ def test_a_tool_that_raises_is_told_and_counted_and_the_episode_goes_on():
     assert step.observation == ("error: ZeroDivisionError: as asked",)
     assert step.info["tool_failed"] == 1
     assert episode.step(call("fail", how="no")).observation == ("well",)
+
+
+def test_a_tool_that_forks_and_returns_in_both_ends_its_episode():
+    environment = ToolEnvironment(tools=[double, add], isolate="always", seconds=120.0, max_calls=9999, max_turns=9999)
+
+    def go_on(episode):
+        episode.step(call("double"))
+        for _ in range(2000):  # the second answer may come late
+            episode.step(call("add", a=1))
+            time.sleep(0.01)
+
+    try:
+        with pytest.raises(Broken, match="answers out of turn"):
+            go_on(environment.reset(None))
+        assert environment.reset(None).step(call("add", a=1)).observation == ("2",)
+    finally:
+        environment.close()
 
 
 def test_limits_refuse_and_end():

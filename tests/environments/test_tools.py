@@ -2,6 +2,7 @@
 
 import functools
 import json
+import threading
 import time
 
 import pytest
@@ -83,6 +84,47 @@ def test_functions_that_cannot_be_tools_are_named():
     for function, message in ((untyped, "'a' has no type"), (spread, "cannot be passed by name")):
         with pytest.raises(ValueError, match=f"tool {function.__name__}: parameter .*{message}"):
             Tool.of(function)
+
+
+async def waits(a: int) -> str: ...
+def unknown(a: "Missing") -> str: ...  # noqa: F821
+def wrong_default(a: int = "x") -> str: ...
+def hidden(model_config: int) -> str: ...
+def no_schema(a: threading.Thread) -> str: ...
+
+
+def yields(a: int):
+    yield a
+
+
+class Callable_:
+    def __call__(self, a: int) -> str: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (waits, "tool waits: has to be awaited, or yields"),
+        (yields, "tool yields: has to be awaited, or yields"),
+        (unknown, "tool unknown: its annotations cannot be read .*'Missing'"),
+        (wrong_default, "tool wrong_default: the default of 'a' is 'x'"),
+        (hidden, "tool hidden: no parameter can be called 'model_config'"),
+        (no_schema, "tool no_schema: its parameters have no JSON schema"),
+        (Callable_(), "is no function with a name"),
+    ],
+    ids=range(7),
+)
+def test_what_is_wrong_with_a_tool_is_said_with_its_remedy(function, says):
+    with pytest.raises(ValueError, match=rf"{says}.* Fix: ") as caught:
+        Tool.of(function)
+    assert "\n" not in str(caught.value) and "pydantic" not in str(caught.value)
+
+
+def test_parameters_may_be_called_as_methods_of_the_model_are(recwarn):
+    def show(schema: str, copy: int = 1) -> str: ...
+
+    assert Tool.of(show).check({"schema": "a"}) == {"schema": "a", "copy": 1}
+    assert not recwarn.list
 
 
 CALLS = [Call("look", {"key": "a b", "deep": {"x": [1, None, "</tool_call"]}}), Call("add", {"a": 1})]

@@ -19,6 +19,12 @@ def add(a: int, b: int = 1, how: Literal["plain", "loud"] = "plain") -> str:
     return f"{a + b}{'!' if how == 'loud' else ''}"
 
 
+def double() -> str:
+    """Fork, and return in both."""
+    os.fork()
+    return "here I am"
+
+
 def nap(seconds: float) -> str:
     """Sleep."""
     time.sleep(seconds)

@@ -137,3 +137,19 @@ def test_of_one_it_is_said_in_the_singular(tmp_path, monkeypatch, capsys):
     assert main(["envs", "build", "t.jsonl", "--to", "envs"]) == 0
     told = capsys.readouterr().out
     assert "1 transcript, 1 environment\n" in told and "run pipeline=agent_tasks data.path=envs/tasks.jsonl\n" in told
+
+
+def test_a_tool_that_is_none_is_told_in_a_line_before_anything_runs(built, capsys, monkeypatch):
+    (built.parent / "own_tools.py").write_text("def look(a) -> str:\n    return a\n")
+    monkeypatch.syspath_prepend(str(built.parent))
+    tools = "environment.tools=[{_target_: own_tools.look, _partial_: true}]"
+    arguments = [
+        "plan",
+        "pipeline=agent_tasks",
+        f"data.path={built / 'tasks.jsonl'}",
+        "artifacts=a",
+        "allow=[own_tools]",
+    ]
+    assert main([*arguments, tools]) == 2
+    [line] = [line for line in capsys.readouterr().err.splitlines() if "environment" in line]
+    assert "tool look: parameter 'a' has no type. Fix: annotate it." in line

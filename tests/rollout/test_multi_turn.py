@@ -125,6 +125,7 @@ def test_what_a_tool_says_opens_no_turn(setting):
         tokens = handover.observation(text)
         assert [t for t in tokens if t in added] == plain
         assert handover.decode(tokens) == "".join([handover.around.before, text, handover.around.after])
+    assert "a?b" in handover.decode(handover.observation("a\ud800b"))  # no text in UTF-8
     _, groups = rollouts(setting, 260, 6, 2)
     for rollout in (r for g in groups for r in g):
         said = [t for t, own in zip(rollout.tokens, rollout.action_mask, strict=True) if not own]

@@ -37,7 +37,7 @@ def from_rollout(row: Mapping[str, Any], tasks: Mapping[str, Any]) -> tuple[str,
     world = {name: meta[name] for name in ("files", "database", "store") if name in meta}
     turns = task.get("messages") or []
     said = [turn.get("content") for turn in turns if isinstance(turn, Mapping) and turn.get("role") == "user"]
-    prompt = row.get("prompt") or (said[-1] if said else "")
+    prompt: Any = row.get("prompt") or (said[-1] if said else "")
     return prompt, actions, world, row.get("finish", "stop") == "stop"
 
 

@@ -113,14 +113,15 @@ class Conversation:
     def __init__(self, connection: socket.socket, most: int) -> None:
         self._connection, self._most = connection, most
         self._received = bytearray()
-        self._pid = 0
+        self._pid, self._asked = 0, 0
 
     def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         """Raises Broken, and TimeoutError."""
         deadline = time.monotonic() + seconds
+        self._asked += 1
         try:
             self._connection.settimeout(seconds)
-            self._connection.sendall(json.dumps(request).encode() + b"\n")
+            self._connection.sendall(json.dumps({**request, "number": self._asked}).encode() + b"\n")
             while (end := self._received.find(b"\n")) < 0:
                 self._connection.settimeout(max(deadline - time.monotonic(), 1e-3))
                 data = self._connection.recv(1 << 16)
@@ -136,7 +137,13 @@ class Conversation:
             raise Broken(f"the process of the tools ended: {error}") from None
         line = bytes(self._received[:end])
         del self._received[: end + 1]
-        reply = json.loads(line)
+        try:
+            reply = json.loads(line)
+        except ValueError:
+            reply = None
+        # A tool that forked, or that wrote to the connection, shifts the answers.
+        if not isinstance(reply, dict) or reply.get("number") != self._asked:
+            raise Broken("the process of the tools answers out of turn")
         self._pid = int(reply.get("pid", self._pid))
         if "late" in reply:
             raise TimeoutError(reply["late"])

@@ -74,13 +74,14 @@ def _episode(connection: socket.socket, answer: Answer, memory_mib: int) -> NoRe
         lines = connection.makefile("rb")
         kept: Any = None
         for line in lines:
+            request = json.loads(line)
             try:
-                kept, reply = answer(json.loads(line), kept)
+                kept, reply = answer(request, kept)
             except TimeoutError as error:
                 reply = {"late": str(error)}
             except BaseException as error:  # SystemExit as well: a tool does not end its process by an exception
                 reply = {"broken": f"{type(error).__name__}: {error}"[:2000]}
-            connection.sendall(json.dumps(reply).encode() + b"\n")
+            connection.sendall(json.dumps({**reply, "number": request["number"]}).encode() + b"\n")
     finally:
         os._exit(0)
 

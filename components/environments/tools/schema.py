@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import typing
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -35,17 +36,31 @@ class Tool:
             method: its first parameter is the session.
 
         Raises:
-            ValueError: a parameter without a type, or one that cannot be passed by name.
+            ValueError: no function of its own name, one that has to be awaited or yields, a parameter without a type,
+                of an unknown one, with a default of another, or one that cannot be passed by name.
         """
-        from pydantic import ConfigDict, Field, create_model  # heavy, and only runs with tools need it
-
         bound: set[str] = set()
         plain = function
         while isinstance(plain, functools.partial):
             bound |= set(plain.keywords)
             plain = plain.func
-        name = plain.__name__.strip("_")
-        hints = typing.get_type_hints(plain, include_extras=True)
+        name = str(getattr(plain, "__name__", "")).strip("_")
+        if not name.isidentifier():
+            raise ValueError(f"tools: {plain!r} is no function with a name. Fix: def NAME(...)")
+        if (
+            inspect.iscoroutinefunction(plain)
+            or inspect.isgeneratorfunction(plain)
+            or inspect.isasyncgenfunction(plain)
+        ):
+            raise ValueError(
+                f"tool {name}: has to be awaited, or yields. Fix: a plain function that returns its result"
+            )
+        try:
+            hints = typing.get_type_hints(plain, include_extras=True)
+        except Exception as error:  # whatever an annotation raises
+            raise ValueError(
+                f"tool {name}: its annotations cannot be read ({error}). Fix: import what they name"
+            ) from None
         text, documented = _described(inspect.getdoc(plain) or "")
         fields: dict[str, Any] = {}
         for parameter in list(inspect.signature(plain).parameters.values())[int(method) :]:
@@ -55,10 +70,11 @@ class Tool:
                 raise ValueError(f"tool {name}: parameter {parameter} cannot be passed by name. Fix: name every one")
             if parameter.name not in hints:
                 raise ValueError(f"tool {name}: parameter {parameter.name!r} has no type. Fix: annotate it")
+            if parameter.name.startswith(("_", "model_")):
+                raise ValueError(f"tool {name}: no parameter can be called {parameter.name!r}. Fix: another name")
             default = ... if parameter.default is parameter.empty else parameter.default
-            described = Field(default, description=documented.get(parameter.name))
-            fields[parameter.name] = (hints[parameter.name], described)
-        model = create_model(name, __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=False), **fields)
+            fields[parameter.name] = (hints[parameter.name], default, documented.get(parameter.name))
+        model = _arguments(name, fields)
         return cls(name, text, _without_titles(model.model_json_schema()), model)
 
     @property
@@ -92,6 +108,32 @@ class Tool:
             return {"text": text} if text.strip() else {}
         words = text.strip().split(maxsplit=len(names) - 1) if len(names) > 1 else [text.strip()]
         return dict(zip(names, (word for word in words if word), strict=False))
+
+
+def _arguments(name: str, parameters: Mapping[str, tuple[Any, Any, str | None]]) -> Any:
+    """Pydantic model of a tool's parameters: type, default and description of each. Raises ValueError."""
+    from pydantic import ConfigDict, Field, ValidationError, create_model  # heavy, and only runs with tools need it
+    from pydantic.errors import PydanticUserError
+
+    fields: dict[str, Any] = {key: (kind, Field(d, description=text)) for key, (kind, d, text) in parameters.items()}
+    config = ConfigDict(extra="forbid", arbitrary_types_allowed=False)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # names that models have methods of, as schema and copy
+            model = create_model(name, __config__=config, **fields)
+            model.model_json_schema()
+    except (PydanticUserError, TypeError) as error:
+        first = str(error).split("\n")[0]
+        raise ValueError(f"tool {name}: its parameters have no JSON schema ({first}). Fix: plain types") from None
+    for key, (kind, default, _) in parameters.items():
+        if default is ... or default is None:
+            continue
+        try:
+            create_model(name, value=(kind, ...)).model_validate({"value": default})
+        except ValidationError:
+            text = f"the default of {key!r} is {default!r}, not {kind!r}"
+            raise ValueError(f"tool {name}: {text}. Fix: a default of that type") from None
+    return model
 
 
 def _described(doc: str) -> tuple[str, dict[str, str]]:
