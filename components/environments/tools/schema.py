@@ -115,25 +115,21 @@ def _arguments(name: str, parameters: Mapping[str, tuple[Any, Any, str | None]])
     from pydantic import ConfigDict, Field, ValidationError, create_model  # heavy, and only runs with tools need it
     from pydantic.errors import PydanticUserError
 
-    fields: dict[str, Any] = {key: (kind, Field(d, description=text)) for key, (kind, d, text) in parameters.items()}
-    config = ConfigDict(extra="forbid", arbitrary_types_allowed=False)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # names that models have methods of, as schema and copy
-            model = create_model(name, __config__=config, **fields)
-            model.model_json_schema()
-    except (PydanticUserError, TypeError) as error:
-        first = str(error).split("\n")[0]
-        raise ValueError(f"tool {name}: its parameters have no JSON schema ({first}). Fix: plain types") from None
     for key, (kind, default, _) in parameters.items():
-        if default is ... or default is None:
-            continue
         try:
-            create_model(name, value=(kind, ...)).model_validate({"value": default})
+            alone = create_model(name, value=(kind, ...))
+            alone.model_json_schema()
+            if default is not ... and default is not None:
+                alone.model_validate({"value": default})
+        except (PydanticUserError, TypeError):
+            raise ValueError(f"tool {name}: {key!r} is {kind!r}, which has no JSON schema. Fix: plain types") from None
         except ValidationError:
             text = f"the default of {key!r} is {default!r}, not {kind!r}"
             raise ValueError(f"tool {name}: {text}. Fix: a default of that type") from None
-    return model
+    fields: dict[str, Any] = {key: (kind, Field(d, description=text)) for key, (kind, d, text) in parameters.items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # names that models have methods of, as schema and copy
+        return create_model(name, __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=False), **fields)
 
 
 def _described(doc: str) -> tuple[str, dict[str, str]]:
