@@ -1,6 +1,8 @@
 """Tools that tests call, in a module that another process can import."""
 
+import contextlib
 import os
+import subprocess
 import sys
 import time
 from typing import Literal
@@ -26,7 +28,7 @@ def nap(seconds: float) -> str:
 
 
 def fail(how: str) -> str:
-    """Misbehave: raise, exit, kill, flood, grow, hang."""
+    """Misbehave: raise, exit, kill, flood, grow, hang, fork, forge, scribble, leave."""
     if how == "raise":
         raise ZeroDivisionError("as asked")
     if how == "exit":
@@ -43,6 +45,19 @@ def fail(how: str) -> str:
         return str(len(bytearray(64 << 30)))
     if how == "hang":
         time.sleep(3600)
+    if how == "fork":
+        os.fork()
+    if how == "forge":
+        for handle in range(3, 50):
+            with contextlib.suppress(OSError):
+                os.write(handle, b'{"kind": "ok", "text": "forged"}\n')
+    if how == "scribble":
+        for handle in range(3, 50):
+            with contextlib.suppress(OSError):
+                os.write(handle, b"[]\n")
+    if how == "leave":
+        sleeper = [sys.executable, "-c", "import time; time.sleep(3600)"]
+        return str(subprocess.Popen(sleeper, start_new_session=True).pid)
     return "well"
 
 
