@@ -245,7 +245,6 @@ class Handover:
 def _encodable(text: str) -> str:
     """A text with U+FFFD for what UTF-8 cannot hold, the halves of surrogate pairs that stand alone."""
     try:
-        text.encode()
+        return text.encode().decode()
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text

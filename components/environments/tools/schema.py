@@ -98,6 +98,7 @@ class Tool:
         return dict(zip(names, (word for word in words if word), strict=False))
 
 
+_CONTAINERS: frozenset[Any] = frozenset((list, set, frozenset, tuple, dict))
 _TYPES = "Fix: use str, int, float, bool, list, dict, Literal, an Enum, a TypedDict or a pydantic model"
 
 
@@ -168,8 +169,7 @@ def _whole(hint: Any) -> Any:
 
     if hint is int:
         return typing.Annotated[int, BeforeValidator(_no_boolean)]
-    origin: Any = typing.get_origin(hint)
-    parts = typing.get_args(hint)
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         kept = (parts[0], *hint.__metadata__)
         return typing.Annotated[
@@ -177,7 +177,7 @@ def _whole(hint: Any) -> Any:
         ]
     if origin in (typing.Union, types.UnionType):
         return typing.Union[tuple(map(_whole, parts))]  # noqa: UP007
-    if origin in (list, set, frozenset, tuple, dict) and parts:
+    if parts and origin in _CONTAINERS:
         return origin[tuple(map(_whole, parts))]
     return hint
 
