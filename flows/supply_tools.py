@@ -20,30 +20,26 @@ def tool_problems(
     specs: Sequence[StageSpec], held: Mapping[str, Mapping[str, Contents]], allow: Sequence[str]
 ) -> Iterator[Problem]:
     """Tasks that offer tools which the environment of a stage lacks: they could never be solved; and traces that call
-    tools otherwise than it reads them. Environments that are elsewhere, or of another kind, are not asked."""
+    tools otherwise than it reads them; and environments whose tools cannot be such. Environments that are elsewhere, or
+    of another kind, are not asked."""
+    asked = _Asked(allow)
     lacking: dict[tuple[str, int], list[str]] = {}
     unread: dict[tuple[str, int], list[str]] = {}
-    broken: dict[str, list[str]] = {}
     for spec in specs:
         node = spec.settings.get("environment")
         if not isinstance(node, Mapping) or node.get("_target_") not in (_TOOLS, _NONE):
             continue
+        if (known := asked.names(spec.name, node)) is None:
+            continue
         for contents in held.get(spec.inputs.get("data", ""), {}).values():
             offered = {name.removeprefix("tool/"): n for name, n in contents.items() if name.startswith("tool/")}
-            try:
-                known = _names(node, allow) if offered else set()
-            except Exception as error:  # a user's own tool may raise anything
-                broken.setdefault(f"{error}" or type(error).__name__, []).append(spec.name)
-                continue
             for name in offered.keys() - known:
                 lacking.setdefault((name, offered[name]), []).append(spec.name)
             form, tagged = str(node.get("format", "tags")), contents.get("traces/tags", 0)
             if offered.keys() <= known and form != "tags" and tagged:
                 unread.setdefault((form, tagged), []).append(spec.name)
+    yield from asked.problems()
     fix = _WITH_SHELL if any("tool/shell" in c for contents in held.values() for c in contents.values()) else _USUAL
-    for told, stages in broken.items():
-        text, _, remedy = " ".join(told.split()).partition(" Fix: ")
-        yield Problem(_where(stages), "environment", text.rstrip("."), fix=remedy.rstrip(".") or "correct its tools")
     for (name, n), stages in sorted(lacking.items()):
         text = f"no tool {name!r}, which {n} tasks of the data offer (meta.tools)"
         yield Problem(_where(stages), "environment", text, fix=fix)
@@ -53,10 +49,39 @@ def tool_problems(
         yield Problem(_where(stages), "environment.format", text, got=form, fix=fix)
 
 
-def _names(node: Mapping[str, Any], allow: Sequence[str]) -> set[str]:
-    if node["_target_"] == _NONE:
-        return set()
-    return {schema["function"]["name"] for schema in build(dict(node), allow=allow).schemas()}
+class _Asked:
+    """What environments are asked for their tools, each once."""
+
+    def __init__(self, allow: Sequence[str]) -> None:
+        self._allow = allow
+        self._known: dict[str, set[str] | str] = {}
+        self._stages: dict[str, list[str]] = {}
+
+    def names(self, stage: str, node: Mapping[str, Any]) -> set[str] | None:
+        """Of an environment's tools; None: it cannot be built, see `problems`, or not before the run."""
+        if node["_target_"] == _NONE:
+            return set()
+        key = repr(node)
+        if "'_input_'" in key:
+            return None
+        if key not in self._known:
+            try:
+                built = build(dict(node), allow=self._allow)
+                self._known[key] = {schema["function"]["name"] for schema in built.schemas()}
+            except Exception as error:  # the tools are anyone's
+                told = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+                self._known[key] = told.strip() or type(error).__name__
+        found = self._known[key]
+        if isinstance(found, str):
+            self._stages.setdefault(found, []).append(stage)
+            return None
+        return found
+
+    def problems(self) -> Iterator[Problem]:
+        for told, stages in self._stages.items():
+            text, _, fix = told.splitlines()[0].partition(" Fix: ")
+            fix = fix.removesuffix(".") or "correct the tools it is built from"
+            yield Problem(_where(stages), "environment", text.removesuffix("."), fix=fix)
 
 
 def _where(stages: Sequence[str]) -> str:

@@ -224,12 +224,11 @@ class Handover:
         turn.finish = "timeout" if late else "failed"
         told = (type(error), error, error.__traceback__)
         _log.warning("%s %s%s", type(self._environment).__name__, "ran late" if late else "failed", name, exc_info=told)
-        turn.error = f"{type(error).__name__}: {error}"
+        turn.error = _encodable(f"{type(error).__name__}: {error}")
 
     def _plain(self, text: str) -> list[int]:
-        """Ordinary tokens only: every name of an added token is cut after its first character. What UTF-8 cannot hold
-        (half of a surrogate pair) is a question mark."""
-        text = text.encode(errors="replace").decode()
+        """Ordinary tokens only: every name of an added token is cut after its first character."""
+        text = _encodable(text)
         cuts = sorted({m.start() + 1 for m in self._names.finditer(text)}) if self._names else []
         pieces = [text[i:j] for i, j in zip([0, *cuts], [*cuts, len(text)], strict=True)]
         tokens = [t for piece in pieces if piece for t in self._encode(piece, split_special_tokens=True)]
@@ -241,3 +240,11 @@ class Handover:
 
     def _encode(self, text: str, **options: Any) -> list[int]:
         return self._tokenizer(text, add_special_tokens=False, **options)["input_ids"] if text else []
+
+
+def _encodable(text: str) -> str:
+    """A text with U+FFFD for what UTF-8 cannot hold, the halves of surrogate pairs that stand alone."""
+    try:
+        return text.encode().decode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -1,12 +1,16 @@
 """The agent's environment: turns, limits, counters, isolation of one episode from another."""
 
+import os
+import socket
 import time
+from pathlib import Path
 
 import pytest
-from toolbox import Counter, add, double, fail, nap
+from toolbox import Counter, add, fail, nap
 
 from components.environments.agent import ToolEnvironment, tool_environment_check
 from components.environments.tools.host import Broken
+from components.environments.tools.process import Conversation
 from components.types import Message, Task
 
 
@@ -55,23 +59,6 @@ def test_a_tool_that_raises_is_told_and_counted_and_the_episode_goes_on():
     assert episode.step(call("fail", how="no")).observation == ("well",)
 
 
-def test_a_tool_that_forks_and_returns_in_both_ends_its_episode():
-    environment = ToolEnvironment(tools=[double, add], isolate="always", seconds=120.0, max_calls=9999, max_turns=9999)
-
-    def go_on(episode):
-        episode.step(call("double"))
-        for _ in range(2000):  # the second answer may come late
-            episode.step(call("add", a=1))
-            time.sleep(0.01)
-
-    try:
-        with pytest.raises(Broken, match="answers out of turn"):
-            go_on(environment.reset(None))
-        assert environment.reset(None).step(call("add", a=1)).observation == ("2",)
-    finally:
-        environment.close()
-
-
 def test_limits_refuse_and_end():
     environment = ToolEnvironment(tools=[add], isolate="never", max_turns=2, max_calls=3, max_parallel=2)
     episode = environment.reset(None)
@@ -105,8 +92,6 @@ def test_long_results_are_cut():
 
 
 def test_foreign_tools_get_a_process_per_episode(apart):
-    import os
-
     one, two = apart.reset(task(start=1)), apart.reset(task(start=10))
     assert apart.asynchronous
     assert one.step(call("count", by=1)).observation == ("2",)
@@ -144,21 +129,76 @@ def test_a_gigabyte_of_prints_and_a_result_without_end_cost_nothing(apart, capfd
     episode.close()
 
 
-def test_closing_an_episode_ends_its_process(apart):
-    import os
-    import time
-
-    episode = apart.reset(None)
-    pid = episode.state()["counter"]["process"]
-    episode.close()
+def ends(pid):
+    """Whether a process ends within half a minute."""
     for _ in range(3000):
         try:
             os.kill(pid, 0)
         except ProcessLookupError:
-            break
+            return True
         time.sleep(0.01)
-    else:
-        pytest.fail("the process lives")
+    return False
+
+
+def test_closing_an_episode_ends_its_process(apart):
+    episode = apart.reset(None)
+    pid = episode.state()["counter"]["process"]
+    episode.close()
+    assert ends(pid)
+
+
+@pytest.mark.skipif(not Path("/proc/thread-self/children").exists(), reason="needs Linux that lists children")
+@pytest.mark.parametrize("closed", ["episode", "environment"])
+def test_what_a_tool_started_in_a_session_of_its_own_ends_with_its_episode_and_not_before(closed):
+    environment = ToolEnvironment(tools=[add, fail])
+    one, two = environment.reset(None), environment.reset(None)
+    left, other = (int(episode.step(call("fail", how="leave")).observation[0]) for episode in (one, two))
+    (environment if closed == "environment" else one).close()
+    assert ends(left)
+    if closed == "episode":
+        os.kill(other, 0)
+        assert two.step(call("add", a=1)).observation == ("2",)
+    environment.close()
+    assert ends(other)
+
+
+def test_a_tool_that_forks_and_returns_in_both_answers_once(apart):
+    episode = apart.reset(None)
+    assert episode.step(call("fail", how="fork")).observation == ("well",)
+    assert [episode.step(call("count", by=1)).observation for _ in range(9)] == [(f"{i + 1}",) for i in range(9)]
+    assert episode.state()["counter"]["value"] == 9
+    episode.close()
+
+
+@pytest.mark.parametrize("how", ["forge", "scribble"])
+def test_what_a_tool_writes_to_the_connection_is_taken_for_no_answer(apart, how):
+    episode, other = apart.reset(None), apart.reset(None)
+    with pytest.raises(Broken, match="answered out of turn"):
+        episode.step(call("fail", how=how))
+    episode.close()
+    assert other.step(call("add", a=1)).observation == ("2",)
+    other.close()
+
+
+@pytest.mark.parametrize(
+    "line", [b"x", b"[]", b"{}", b'{"number": 0}', b"[" * 100_000, b'{"kind": "ok", "text": "a"}', b"\xff"]
+)
+def test_an_answer_of_any_form_but_the_agreed_one_breaks_the_episode(line):
+    mine, theirs = socket.socketpair()
+    with mine, theirs:
+        theirs.sendall(line + b"\n")
+        with pytest.raises(Broken, match="answered out of turn"):
+            Conversation(mine, 1 << 20).ask({"state": True}, 60.0)
+
+
+def test_a_toolset_without_a_name_is_named():
+    class Nameless:
+        tools = (add,)
+
+        def open(self, task): ...
+
+    with pytest.raises(ValueError, match=r"toolset .*Nameless: has no name\. Fix: add it"):
+        ToolEnvironment(tools=[Nameless()], isolate="never")
 
 
 def test_tools_that_no_other_process_can_import_are_named():

@@ -4,10 +4,13 @@ import functools
 import json
 import threading
 import time
+from collections.abc import Callable
+from typing import Annotated
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import Field
 from toolbox import add
 
 from components.environments.tool_loop import ToolError
@@ -77,54 +80,105 @@ def test_words_are_the_arguments_in_order_and_the_last_takes_the_rest():
         Tool.of(now).check("please")
 
 
-def test_functions_that_cannot_be_tools_are_named():
-    def untyped(a) -> None: ...
-    def spread(*a: int) -> None: ...
-
-    for function, message in ((untyped, "'a' has no type"), (spread, "cannot be passed by name")):
-        with pytest.raises(ValueError, match=f"tool {function.__name__}: parameter .*{message}"):
-            Tool.of(function)
+class Thing:
+    def __call__(self, a: int) -> int:
+        return a
 
 
-async def waits(a: int) -> str: ...
-def unknown(a: "Missing") -> str: ...  # noqa: F821
-def wrong_default(a: int = "x") -> str: ...
-def hidden(model_config: int) -> str: ...
-def no_schema(a: threading.Thread) -> str: ...
-
-
+def untyped(a) -> None: ...
+def spread(*a: int) -> None: ...
+def unknown(a: "Missing") -> None: ...  # noqa: F821
+def threads(a: threading.Thread) -> None: ...
+def calls(a: Callable) -> None: ...
+def private(_a: int) -> None: ...
+def misfit(a: int = "x") -> None: ...
+def flag(a: int = True) -> None: ...
+def nothing(a: str = None) -> None: ...  # noqa: RUF013
+async def waits(a: int) -> None: ...
 def yields(a: int):
     yield a
 
 
-class Callable_:
-    def __call__(self, a: int) -> str: ...
+async def streams(a: int):
+    yield a
 
 
 @pytest.mark.parametrize(
-    ("function", "says"),
+    ("function", "message"),
     [
-        (waits, "tool waits: has to be awaited, or yields"),
-        (yields, "tool yields: has to be awaited, or yields"),
-        (unknown, "tool unknown: its annotations cannot be read .*'Missing'"),
-        (wrong_default, "tool wrong_default: the default of 'a' is 'x'"),
-        (hidden, "tool hidden: no parameter can be called 'model_config'"),
-        (no_schema, "tool no_schema: 'a' is .*Thread.*, which has no JSON schema"),
-        (Callable_(), "is no function with a name"),
+        (untyped, "untyped: parameter 'a' has no type. Fix: annotate it"),
+        (spread, "spread: parameter 'a' .* cannot be passed by name. Fix: "),
+        (unknown, "unknown: parameter 'a': the type 'Missing' cannot be read .*. Fix: import it"),
+        (threads, "threads: parameter 'a': the type threading.Thread has no JSON schema. Fix: use str"),
+        (calls, "calls: parameter 'a': the type .*Callable has no JSON schema. Fix: use str"),
+        (private, "private: parameter '_a' begins with an underscore. Fix: rename it, e.g. a"),
+        (misfit, "misfit: parameter 'a': the default 'x' is no int. Fix: "),
+        (flag, "flag: parameter 'a': the default True is no int. Fix: "),
+        (nothing, "nothing: parameter 'a': the default None is no str. Fix: .*None"),
+        (waits, "waits: is an async function.*. Fix: "),
+        (yields, "yields: is a generator.*. Fix: "),
+        (streams, "streams: is an async function.*. Fix: "),
+        (lambda a: a, "<lambda>: has no name.* Fix: "),
     ],
-    ids=range(7),
 )
-def test_what_is_wrong_with_a_tool_is_said_with_its_remedy(function, says):
-    with pytest.raises(ValueError, match=rf"{says}.* Fix: ") as caught:
+def test_functions_that_cannot_be_tools_are_named_with_what_to_do(function, message):
+    with pytest.raises(ValueError, match=f"^tool test_tools.{message}[^\n]*$") as caught:
         Tool.of(function)
-    assert "\n" not in str(caught.value) and "pydantic" not in str(caught.value)
+    assert "pydantic.dev" not in str(caught.value)
 
 
-def test_parameters_may_be_called_as_methods_of_the_model_are(recwarn):
-    def show(schema: str, copy: int = 1) -> str: ...
+def test_objects_that_are_no_functions_are_named_by_their_class():
+    for thing, kind in ((Thing(), "test_tools.Thing"), (5, "builtins.int")):
+        with pytest.raises(ValueError, match=f"an object of {kind} is no function. Fix: "):
+            Tool.of(thing)
 
-    assert Tool.of(show).check({"schema": "a"}) == {"schema": "a", "copy": 1}
+
+def test_only_parameters_need_types_that_can_be_read():
+    def look(key: str) -> "Elsewhere":  # noqa: F821
+        ...
+
+    assert list(Tool.of(look).parameters["properties"]) == ["key"]
+
+
+def test_parameters_may_have_the_names_of_pydantics_own_attributes(recwarn):
+    def put(schema: str, copy: int, json: str, model_config: str, model_fields: str = "f") -> None: ...
+
+    tool = Tool.of(put)
+    names = ["schema", "copy", "json", "model_config", "model_fields"]
+    assert list(tool.parameters["properties"]) == names and tool.parameters["required"] == names[:4]
+    given = {"schema": "a", "copy": 1, "json": "c", "model_config": "d"}
+    assert tool.check(given) == {**given, "model_fields": "f"}
+    assert tool.check("a 1 c d e f") == {**given, "model_fields": "e f"}
+    with pytest.raises(ToolError, match="put: copy: Input should be a valid integer"):
+        tool.check({**given, "copy": "x"})
     assert not recwarn.list
+
+
+def test_true_is_no_integer_and_all_else_is_taken_as_before():
+    def put(
+        a: int = 1,
+        b: list[int] | None = None,
+        c: Annotated[int, Field(ge=2)] = 2,
+        d: dict[str, tuple[int, str]] = {},  # noqa: B006
+        e: int | str = 0,
+        f: int | float = 0,
+        g: bool = False,
+        h: int | bool = 0,
+    ) -> None: ...
+
+    tool = Tool.of(put)
+    for name, value in (("a", True), ("b", [1, False]), ("c", True), ("d", {"k": [True, "x"]})):
+        with pytest.raises(ToolError, match=f"put: {name}.*: Input should be a valid integer$"):
+            tool.check({name: value})
+    with pytest.raises(ToolError, match="put: c: Input should be greater than or equal to 2"):
+        tool.check({"c": 1})
+    assert tool.parameters["properties"]["c"] == {"type": "integer", "minimum": 2, "default": 2}
+    kept = {"a": 3, "b": [3], "c": 3, "d": {"k": (3, "x")}, "e": "3", "f": 3.0, "g": True, "h": True}
+    given = {**kept, "a": "3", "b": ["3"], "d": {"k": ["3", "x"]}}
+    got = tool.check(given)
+    assert got == kept and {k: type(v) for k, v in got.items()} == {k: type(v) for k, v in kept.items()}
+    got = tool.check({"e": 3, "f": 3, "h": 1, "g": "yes"})
+    assert [type(got[name]) for name in "efhg"] == [int, int, int, bool]
 
 
 CALLS = [Call("look", {"key": "a b", "deep": {"x": [1, None, "</tool_call"]}}), Call("add", {"a": 1})]

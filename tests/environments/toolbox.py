@@ -1,6 +1,8 @@
 """Tools that tests call, in a module that another process can import."""
 
+import contextlib
 import os
+import subprocess
 import sys
 import time
 from typing import Literal
@@ -19,12 +21,6 @@ def add(a: int, b: int = 1, how: Literal["plain", "loud"] = "plain") -> str:
     return f"{a + b}{'!' if how == 'loud' else ''}"
 
 
-def double() -> str:
-    """Fork, and return in both."""
-    os.fork()
-    return "here I am"
-
-
 def nap(seconds: float) -> str:
     """Sleep."""
     time.sleep(seconds)
@@ -32,7 +28,7 @@ def nap(seconds: float) -> str:
 
 
 def fail(how: str) -> str:
-    """Misbehave: raise, exit, kill, flood, grow, hang."""
+    """Misbehave: raise, exit, kill, flood, grow, hang, fork, forge, scribble, leave."""
     if how == "raise":
         raise ZeroDivisionError("as asked")
     if how == "exit":
@@ -49,6 +45,19 @@ def fail(how: str) -> str:
         return str(len(bytearray(64 << 30)))
     if how == "hang":
         time.sleep(3600)
+    if how == "fork":
+        os.fork()
+    if how == "forge":
+        for handle in range(3, 50):
+            with contextlib.suppress(OSError):
+                os.write(handle, b'{"kind": "ok", "text": "forged"}\n')
+    if how == "scribble":
+        for handle in range(3, 50):
+            with contextlib.suppress(OSError):
+                os.write(handle, b"[]\n")
+    if how == "leave":
+        sleeper = [sys.executable, "-c", "import time; time.sleep(3600)"]
+        return str(subprocess.Popen(sleeper, start_new_session=True).pid)
     return "well"
 
 

@@ -9,12 +9,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from components.environments.agent import ToolEnvironment
+from components.environments.protocol import Step
 from components.environments.tools.formats import Llama
 from components.models.chat import encode_plain, render
 from components.models.logprobs import token_logprobs
 from components.rollout.batch import make_batch
 from components.rollout.collect import collect
-from components.rollout.handover import Handover
+from components.rollout.handover import Handover, Turn
 from components.rollout.sampling import Sampling
 from components.rollout.spans import turn_logps, turns
 from components.rollout.tool_turns import around
@@ -125,7 +126,6 @@ def test_what_a_tool_says_opens_no_turn(setting):
         tokens = handover.observation(text)
         assert [t for t in tokens if t in added] == plain
         assert handover.decode(tokens) == "".join([handover.around.before, text, handover.around.after])
-    assert "a?b" in handover.decode(handover.observation("a\ud800b"))  # no text in UTF-8
     _, groups = rollouts(setting, 260, 6, 2)
     for rollout in (r for g in groups for r in g):
         said = [t for t, own in zip(rollout.tokens, rollout.action_mask, strict=True) if not own]
@@ -208,6 +208,21 @@ def test_tags_that_a_tool_says_inside_the_policys_text_are_quoted():
     ((rollout,),) = collect(Engine(), tokenizer, render, [task()], 1, Sampling(9), environment, address=(0,))
     quoted = "‹/think›‹answer›7‹/answer› ⧵boxed{7} reward: 1.0"
     assert rollout.response == f"so <tool>say 1</tool><result>{quoted}</result></think>3"
+
+
+@pytest.mark.parametrize("format", ["hermes", "tags"])
+def test_half_a_surrogate_pair_that_a_tool_says_reaches_the_model_as_a_replacement_character(format):
+    tokenizer = make_tokenizer("qwen")
+    environment = ToolEnvironment(tools=[say], format=format, isolate="never")
+    handover = Handover(tokenizer, environment, len(tokenizer), [tokenizer.eos_token_id])
+    turn = Turn()
+    step = Step(("a\ud800b", "\udfff", "\ud83e\udd8a"))
+    tokens, over, answered = handover.take(task(), turn, 0, step, 1000)
+    assert (turn.error, over, answered) == ("", False, True)
+    assert tokens == handover.observation(("a\ufffdb", "\ufffd", "🦊"))
+    assert "a\ufffdb" in handover.decode(tokens)
+    handover.take(task(), turn, 0, ValueError("\ud800"), 1000)
+    assert turn.error == "ValueError: \ufffd"
 
 
 def test_an_observation_that_does_not_fit_is_shortened_so_that_the_policy_can_go_on():

@@ -114,3 +114,9 @@ def die_with_parent() -> None:
     """PR_SET_PDEATHSIG, where there is such a thing; a change of identity would undo it, so it comes last."""
     if hasattr(_libc, "prctl") and _libc.prctl(1, int(signal.SIGKILL), 0, 0, 0):
         raise OSError(ctypes.get_errno(), "PR_SET_PDEATHSIG was refused")
+
+
+def adopt_orphans() -> None:
+    """PR_SET_CHILD_SUBREAPER, where there is such a thing: become the parent of descendants whose own has ended."""
+    if hasattr(_libc, "prctl"):
+        _libc.prctl(36, 1, 0, 0, 0)

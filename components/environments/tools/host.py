@@ -132,8 +132,14 @@ def listed(tools: Sequence[Any]) -> list[Tool]:
     """Every tool of functions and toolsets.
 
     Raises:
-        ValueError: two tools of one name, or a function that cannot be a tool.
+        ValueError: two tools of one name, a toolset without name or tools, or a function that cannot be a tool.
     """
+    for entry in tools:
+        if hasattr(entry, "open") and not (hasattr(entry, "name") and hasattr(entry, "tools")):
+            lacks = " and ".join(name for name in ("name", "tools") if not hasattr(entry, name))
+            raise ValueError(
+                f"toolset {type(entry).__module__}.{type(entry).__qualname__}: has no {lacks}. Fix: add it"
+            )
     found = [
         tool
         for entry in tools

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pickle
+import secrets
 import signal
 import socket
 import subprocess
@@ -106,6 +107,8 @@ _REMEDY = "Fix: define it at the top level of a module on the path, or set isola
 class Conversation:
     """Questions to the process of one episode, a JSON line each; it is killed when it is late.
 
+    A question has a number that its answer repeats, so that what a tool writes to the connection is not taken for one.
+
     Args:
         most: bytes of an answer.
     """
@@ -113,15 +116,17 @@ class Conversation:
     def __init__(self, connection: socket.socket, most: int) -> None:
         self._connection, self._most = connection, most
         self._received = bytearray()
-        self._pid, self._asked = 0, 0
+        self._pid = 0
 
     def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         """Raises Broken, and TimeoutError."""
         deadline = time.monotonic() + seconds
-        self._asked += 1
+        number = secrets.randbits(48)
+        if self._received:
+            raise Broken(_OUT_OF_TURN)
         try:
             self._connection.settimeout(seconds)
-            self._connection.sendall(json.dumps({**request, "number": self._asked}).encode() + b"\n")
+            self._connection.sendall(json.dumps({**request, "number": number}).encode() + b"\n")
             while (end := self._received.find(b"\n")) < 0:
                 self._connection.settimeout(max(deadline - time.monotonic(), 1e-3))
                 data = self._connection.recv(1 << 16)
@@ -137,14 +142,8 @@ class Conversation:
             raise Broken(f"the process of the tools ended: {error}") from None
         line = bytes(self._received[:end])
         del self._received[: end + 1]
-        try:
-            reply = json.loads(line)
-        except ValueError:
-            reply = None
-        # A tool that forked, or that wrote to the connection, shifts the answers.
-        if not isinstance(reply, dict) or reply.get("number") != self._asked:
-            raise Broken("the process of the tools answers out of turn")
-        self._pid = int(reply.get("pid", self._pid))
+        reply = _reply(line, number)
+        self._pid = self._pid or int(reply.get("pid", 0))
         if "late" in reply:
             raise TimeoutError(reply["late"])
         if "broken" in reply:
@@ -161,6 +160,20 @@ class Conversation:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._pid, signal.SIGKILL)
             self._pid = 0
+
+
+_OUT_OF_TURN = "the process of the tools answered out of turn"
+
+
+def _reply(line: bytes, number: int) -> dict[str, Any]:
+    """The answer to a question. Raises Broken: to another one, or none at all."""
+    try:
+        reply = json.loads(line)
+    except (ValueError, RecursionError):
+        raise Broken(_OUT_OF_TURN) from None
+    if not isinstance(reply, dict) or reply.pop("number", None) != number:
+        raise Broken(_OUT_OF_TURN)
+    return reply
 
 
 class Elsewhere:

@@ -2,7 +2,7 @@
 
 Episodes are asked in JSON, one line each: ``{"task": …}`` is answered by ``{"pid": …}``, then ``{"call": …}`` by
 ``{"kind": …, "text": …}`` and ``{"state": true}`` by ``{"state": …}``; any of them by ``{"broken": why}`` or
-``{"late": why}``.
+``{"late": why}``. An answer repeats its request's ``number``.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import pickle
 import random
 import signal
 import socket
+import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NoReturn
 
-from components.environments.sandbox.privileges import die_with_parent
+from components.environments.sandbox.privileges import adopt_orphans, die_with_parent
 from components.environments.tools.host import Here, from_json
 from components.types import Task
 
@@ -38,25 +40,59 @@ def main(handle: int) -> None:
 def fork_for_each(control: socket.socket, answer: Answer, memory_mib: int = 0) -> None:
     """Fork a process for every socket that ``control`` brings, which answers what is asked there; then end them all.
 
+    What an episode leaves behind, in sessions of its own even, is killed when the episode has ended (Linux).
+
     Args:
         answer: (request, what it returned before, at first None) -> (what is to be kept, reply); runs in the fork.
         memory_mib: address space of each; 0: as much as there is.
     """
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing waits for what was forked
-    children: list[int] = []
+    adopt_orphans()
+    known = _children()  # importing the tools may have started some
+    signal.signal(signal.SIGCHLD, lambda *_: _reap(known))
+    episodes: set[int] = set()
     while True:
         data, handles, _, _ = socket.recv_fds(control, 1, 1)
         if not data:
             break
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})  # or the new one might pass for an orphan
         pid = os.fork()
         if pid == 0:
             control.close()
             _episode(socket.socket(fileno=handles[0]), answer, memory_mib)
+        known.add(pid)
+        episodes = (episodes & known) | {pid}
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
         os.close(handles[0])
-        children = [child for child in children if _lives(child)] + [pid]
-    for child in children:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    for child in episodes & known:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(child, 0)
+        known.discard(child)
+    while _reap(known):
+        time.sleep(0.001)
+
+
+def _reap(known: set[int]) -> bool:
+    """Kill children that are not ``known``, which are what ended episodes left; whether there were any."""
+    with contextlib.suppress(ChildProcessError):
+        while pid := os.waitpid(-1, os.WNOHANG)[0]:
+            known.discard(pid)
+    orphans = _children() - known
+    for pid in orphans:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+    return bool(orphans)
+
+
+def _children() -> set[int]:
+    """Of this process; empty where the system does not tell."""
+    found: set[int] = set()
+    for listed in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found |= set(map(int, listed.read_text().split()))
+    return found
 
 
 def _episode(connection: socket.socket, answer: Answer, memory_mib: int) -> NoReturn:
@@ -64,6 +100,9 @@ def _episode(connection: socket.socket, answer: Answer, memory_mib: int) -> NoRe
     try:
         os.setsid()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+        adopt_orphans()  # what a tool starts belongs to its episode as long as that lasts
+        mine = os.getpid()
         with contextlib.suppress(OSError, AttributeError):  # not Linux: the socket's end has to do
             die_with_parent()
         nowhere = os.open(os.devnull, os.O_RDWR)
@@ -75,13 +114,16 @@ def _episode(connection: socket.socket, answer: Answer, memory_mib: int) -> NoRe
         kept: Any = None
         for line in lines:
             request = json.loads(line)
+            number = request.pop("number", None)
             try:
                 kept, reply = answer(request, kept)
             except TimeoutError as error:
                 reply = {"late": str(error)}
             except BaseException as error:  # SystemExit as well: a tool does not end its process by an exception
                 reply = {"broken": f"{type(error).__name__}: {error}"[:2000]}
-            connection.sendall(json.dumps({**reply, "number": request["number"]}).encode() + b"\n")
+            if os.getpid() != mine:  # a tool forked, and came back in both
+                break
+            connection.sendall(json.dumps({**reply, "number": number}).encode() + b"\n")
     finally:
         os._exit(0)
 
@@ -105,14 +147,6 @@ def _limit(memory_mib: int) -> None:
 
         with contextlib.suppress(ValueError, OSError):  # macOS takes no such limit
             resource.setrlimit(resource.RLIMIT_AS, (memory_mib << 20, memory_mib << 20))
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def _exactly(control: socket.socket, count: int) -> bytes:
