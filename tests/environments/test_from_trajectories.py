@@ -321,6 +321,15 @@ def test_a_beginning_in_the_middle_of_a_transaction_is_none(tmp_path, script):
 def test_a_beginning_that_depends_on_the_time_is_unstable(tmp_path):
     world = f"{ITEMS}\nCREATE TABLE log AS SELECT datetime('now') AS at"
     assert only(tmp_path, query("t", "remove the cup", CUP, database=world)) == ("unstable", "log depends on the time")
+    world = f"{ITEMS}\nCREATE TABLE log (at DEFAULT current_timestamp)"
+    row = query("t", "remove the cup", CUP, database=world)
+    assert only(tmp_path, row) == ("unstable", "the beginning uses current_timestamp")
+
+
+def test_what_could_be_written_in_other_words_is_not_compared(tmp_path):
+    row = query("t", "show what is cheap", ("CREATE VIEW cheap AS SELECT name FROM items WHERE price < 4", None))
+    reason, detail = only(tmp_path, row)
+    assert reason == "unverifiable" and "makes a view" in detail
 
 
 def test_what_is_replayed_reaches_no_other_database(tmp_path):

@@ -1,5 +1,7 @@
 """Toolsets: what they answer, what they leave, and what they refuse."""
 
+import sqlite3
+
 import pytest
 
 from components.environments.agent import ToolEnvironment
@@ -270,3 +272,38 @@ def test_a_look_at_the_state_lifts_no_limit_of_the_database(tmp_path):
     with pytest.raises(ToolError, match="takes too long"):
         session.query("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("sql", "answer"),
+    [
+        ("instr('abcab', 'ca')", "3"),
+        ("instr('abc', 'x')", "0"),
+        ("instr(x'0001ff', x'ff')", "3"),
+        ("instr(12345, 34)", "3"),
+        ("instr(NULL, 'a')", ""),
+        ("replace('a-b-c', '-', '+')", "a+b+c"),
+        ("replace('abc', '', 'x')", "abc"),
+        ("replace(1010, 0, 2)", "1212"),
+        ("replace('a', NULL, 'b')", ""),
+    ],
+)
+def test_functions_that_are_not_sqlites_own_say_what_those_say(sql, answer):
+    own = sqlite3.connect(":memory:").execute(f"SELECT {sql}").fetchone()[0]
+    assert Database().open(task()).query(f"SELECT {sql} AS a") == f"a\n{answer}"
+    assert answer == ("" if own is None else str(own))
+
+
+def test_an_answer_has_a_length_and_a_statement_too():
+    session = Database().open(task())
+    wide = ", ".join(["hex(zeroblob(9000))"] * 3)
+    said = session.query(
+        f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 90) SELECT {wide} FROM n"
+    )
+    assert len(said) < 150_000 and said.endswith("\n…")
+    with pytest.raises(ToolError, match="too many columns"):
+        session.query("SELECT " + ", ".join(["1"] * 201))
+    with pytest.raises(ToolError, match="at most 60,000 characters"):
+        session.query("SELECT '" + "x" * 60_000 + "'")
+    with pytest.raises(ToolError, match=r"user-defined function|too big"):
+        session.query("SELECT replace(hex(zeroblob(9000)), '0', '0123456789')")

@@ -14,7 +14,7 @@ from components.environments.from_trajectories.reach import reaches_outside
 from components.environments.from_trajectories.seen import seen_files, seen_tables
 from components.environments.from_trajectories.transcript import OFFERED, TOOLSETS, WORLDS, Action, Rejected, Transcript
 from components.environments.from_trajectories.verifier import asks_for_rights, changes, check_of, unmet
-from components.environments.from_trajectories.words import depends_on_chance, only_reads
+from components.environments.from_trajectories.words import depends_on_chance, of_the_time, only_reads
 from components.environments.tools.shell import Shell
 
 Judge = Callable[[Any, Any], tuple[int, int]]  # (check, state) → conditions that hold, conditions
@@ -69,6 +69,8 @@ def validate(transcript: Transcript, *, judge: Judge, shell: Shell | None, repla
     if not toolsets:
         raise Rejected("no_effect", "it does nothing but compute")
     world, given = _beginning(transcript, toolsets)
+    if (found := of_the_time(str(world.get("database", "")))) is not None:
+        raise Rejected("unstable", f"the beginning uses {found}")
     first = play(transcript.actions, world, toolsets, shell)
     compare(transcript.actions, first, given)
     before, after = first.states[0], first.states[-1]

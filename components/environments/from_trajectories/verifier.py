@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from components.environments.from_trajectories.transcript import Action
+from components.environments.from_trajectories.transcript import Action, Rejected
 
 _RIGHTS = re.compile(r"\b(?:chmod|chown|chgrp|setfacl)\b")
 _OF_RIGHTS = re.compile(
@@ -23,7 +23,11 @@ _FILE = re.compile(r"(?<![\w*?./@:-])[\w-]{2,}(?:[./][\w-]+)*\.[A-Za-z][A-Za-z0-
 
 
 def check_of(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """The check of an end that was reached from a beginning, both as toolsets leave them."""
+    """The check of an end that was reached from a beginning, both as toolsets leave them.
+
+    Raises:
+        Rejected: "unverifiable", a view, index or trigger that the solution makes.
+    """
     makers = {"shell": _files, "database": _tables, "store": _entries}
     return {name: makers[name](before[name], after[name]) for name in after}
 
@@ -84,8 +88,10 @@ def _tables(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, An
     for name, table in after.items():
         if "rows" in table:
             asked[name] = {"$exactly": {"columns": table["columns"], "rows": {"$rows": table["rows"]}}}
-        else:  # there are other words for a view that the solution made than its own
-            asked[name] = table if before.get(name) == table else {"kind": table["kind"]}
+        elif before.get(name) == table:
+            asked[name] = table
+        else:
+            raise Rejected("unverifiable", f"it makes a {table['kind']}, which could be written in other words")
     return _named(asked)
 
 

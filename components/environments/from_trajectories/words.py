@@ -19,6 +19,7 @@ _CHANCE = re.compile(
 )
 _DATE = re.compile(r"(?:^|[\s;|&(`])(?:/bin/|/usr/bin/)?date\b(?P<rest>[^;|&)`\n]*)")
 _RELATIVE = re.compile(r"now|today|tomorrow|yesterday|ago|next|last|week|month|day", re.IGNORECASE)
+_DEFAULT_TIME = re.compile(r"\bcurrent_(?:time|date|timestamp)\b", re.IGNORECASE)
 _CLOCK_SQL = re.compile(
     r"'now'|\bcurrent_(?:time|date|timestamp)\b|\brandom(?:blob)?\s*\(|\bunixepoch\s*\(\s*\)", re.IGNORECASE
 )
@@ -97,6 +98,12 @@ def depends_on_chance(tool: str, text: str) -> str | None:
         if fixed is None or _RELATIVE.search(rest):
             return "date"
     return None
+
+
+def of_the_time(script: str) -> str | None:
+    """What in a database's statements is this machine's time, where it cannot be made to stand still."""
+    found = _DEFAULT_TIME.search(script)
+    return None if found is None else found[0]
 
 
 def without_heredocs(command: str) -> str:

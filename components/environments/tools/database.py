@@ -16,7 +16,8 @@ NOW = "2023-11-14 22:13:20"  # the time that an episode is at, that of a workspa
 _STEPS = 2_000_000  # of SQLite's virtual machine per query, about 0.2 s: a limit that no load of the machine changes
 _SECONDS = 2.0  # of the CPU: only for steps that are long, as LIKE on long texts is
 _TICK = 100
-_PAGES, _LENGTH, _PATTERN, _ROWS = 4096, 100_000, 100, 100
+_PAGES, _LENGTH, _PATTERN, _COLUMNS, _SQL = 4096, 100_000, 100, 200, 60_000
+_ROWS, _SHOWN = 100, 50_000  # rows, characters of an answer
 _HEAP = 256 << 20  # bytes, of all databases of the process: SQLite has no limit for one
 _FORBIDDEN = {
     getattr(sqlite3, f"SQLITE_{name}") for name in ("ATTACH", "DETACH", "PRAGMA", "CREATE_VTABLE", "DROP_VTABLE")
@@ -50,6 +51,10 @@ class DatabaseSession:
             self._connection.execute(f"PRAGMA {limit}")
         self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LENGTH)
         self._connection.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, _PATTERN)
+        self._connection.setlimit(sqlite3.SQLITE_LIMIT_COLUMN, _COLUMNS)
+        # SQLite's own take the product of two lengths.
+        self._connection.create_function("instr", 2, _instr, deterministic=True)
+        self._connection.create_function("replace", 3, _replace, deterministic=True)
         self._connection.text_factory = _text
         self._begin()
         # What a task begins with may come from anywhere, too: it is no way to other files either.
@@ -66,17 +71,18 @@ class DatabaseSession:
             sql: a statement of SQLite.
         """
         self._begin()
+        if len(sql) > _SQL:
+            raise ToolError(f"a statement has at most {_SQL:,} characters")
         try:
             cursor = self._connection.execute(sql)
-            rows = cursor.fetchmany(_ROWS + 1)
+            lines = _lines(cursor)
         except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError, MemoryError) as error:
             over = "the query takes too long" if self._over() else "the query takes too much memory"
             raise ToolError(over if self._over() or isinstance(error, MemoryError) else str(error)) from None
         if cursor.description is None:
             return f"ok, {max(cursor.rowcount, 0)} rows changed"
         head = "|".join(column[0] for column in cursor.description)
-        lines = [head, *("|".join("" if v is None else str(v) for v in row) for row in rows[:_ROWS])]
-        return "\n".join([*lines, "…"] if len(rows) > _ROWS else lines)
+        return "\n".join([head, *lines])
 
     def state(self) -> dict[str, Any]:
         """Every table's columns and rows, in the order of the rows' ids, and the kind and definition of indexes, views
@@ -138,6 +144,39 @@ class Database:
 
     def open(self, task: Task | None) -> DatabaseSession:
         return DatabaseSession(task)
+
+
+def _lines(cursor: sqlite3.Cursor) -> list[str]:
+    """Rows as they are shown, "…" for those that are left out."""
+    lines: list[str] = []
+    size = 0
+    for row in cursor:
+        if len(lines) == _ROWS or size > _SHOWN:
+            return [*lines, "…"]
+        lines.append("|".join("" if value is None else str(value) for value in row))
+        size += len(lines[-1])
+    return lines
+
+
+def _instr(text: Any, part: Any) -> int | None:
+    if text is None or part is None:
+        return None
+    if isinstance(text, bytes) and isinstance(part, bytes):
+        return text.find(part) + 1
+    return _as_text(text).find(_as_text(part)) + 1
+
+
+def _replace(text: Any, old: Any, new: Any) -> str | None:
+    if text is None or old is None or new is None:
+        return None
+    text, old, new = _as_text(text), _as_text(old), _as_text(new)
+    if old and len(text) + text.count(old) * (len(new) - len(old)) > _LENGTH:
+        raise OverflowError("string or blob too big")
+    return text.replace(old, new) if old else text
+
+
+def _as_text(value: Any) -> str:
+    return _text(value) if isinstance(value, bytes) else str(value)
 
 
 def _stop_clock(connection: sqlite3.Connection, now: str) -> None:
