@@ -15,8 +15,10 @@ MAX_CALLS = 300
 def check_texts(instruction: str, actions: Sequence[Action], world: Mapping[str, Any]) -> None:
     """Raises Rejected: "unreadable" or "too_long"; names the text."""
     for where, text in _texts(instruction, actions, world):
-        if any("\ud800" <= letter <= "\udfff" for letter in text):
-            raise Rejected("unreadable", f"{where} has half of a surrogate pair, which is no text")
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise Rejected("unreadable", f"{where} has half of a surrogate pair, which is no text") from None
     for i, action in enumerate(actions):
         if "\0" in action.text:
             raise Rejected("unreadable", f"action {i + 1} has a NUL, which no command can")

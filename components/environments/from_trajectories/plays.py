@@ -19,7 +19,7 @@ from typing import Any
 from components.environments.from_trajectories.transcript import TOOLSETS, Action, Rejected
 from components.environments.tool_loop import ToolError
 from components.environments.tools.arithmetic import calculator
-from components.environments.tools.database import DatabaseSession, authorise
+from components.environments.tools.database import NOW, DatabaseSession, authorise
 from components.environments.tools.host import Broken
 from components.environments.tools.keyvalue import KeyValueSession
 from components.environments.tools.shell import Shell
@@ -153,10 +153,9 @@ class _Files:
         except TimeoutError:  # on a crowded machine that need not be the command's doing
             after, said, code = self._shell.run(begin, command)
         self.workspace = after
-        return (
-            said if code is not None else f"{said}\nthe command was killed, or its files cannot be read".strip(),
-            code != 0,
-        )
+        if code is None:
+            said = f"{said}\nthe command was killed, or its files cannot be read".strip()
+        return said, code != 0
 
     def state(self) -> dict[str, Any]:
         return {"files": self.workspace.files()}
@@ -167,7 +166,7 @@ class _Files:
 
 class _Database(DatabaseSession):
     def __init__(self, task: Task, twist: Twist) -> None:
-        super().__init__(task, *((_ANOTHER_TIME,) if twist.clock else ()))
+        super().__init__(task, _ANOTHER_TIME if twist.clock else NOW)
         if twist.order:
             self._connection.set_authorizer(None)  # which forbids pragmas
             self._connection.execute("PRAGMA reverse_unordered_selects = ON")

@@ -6,6 +6,8 @@ import math
 import random
 import sqlite3
 import time
+from contextlib import closing
+from functools import cache
 from typing import Any
 
 from components.environments.tool_loop import ToolError
@@ -47,7 +49,8 @@ class DatabaseSession:
         self._connection.create_function("random", 0, lambda: stream.getrandbits(63) - 2**62)
         self._connection.create_function("randomblob", 1, lambda n: stream.randbytes(min(int(n), 1000)))
         _stop_clock(self._connection, now)
-        for limit in (f"max_page_count = {_PAGES}", "temp_store = MEMORY", f"hard_heap_limit = {_HEAP}"):
+        _limit_heap()
+        for limit in (f"max_page_count = {_PAGES}", "temp_store = MEMORY"):
             self._connection.execute(f"PRAGMA {limit}")
         self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LENGTH)
         self._connection.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, _PATTERN)
@@ -77,8 +80,8 @@ class DatabaseSession:
             cursor = self._connection.execute(sql)
             lines = _lines(cursor)
         except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError, MemoryError) as error:
-            over = "the query takes too long" if self._over() else "the query takes too much memory"
-            raise ToolError(over if self._over() or isinstance(error, MemoryError) else str(error)) from None
+            told = "the query takes too much memory" if isinstance(error, MemoryError) else str(error)
+            raise ToolError("the query takes too long" if self._over() else told) from None
         if cursor.description is None:
             return f"ok, {max(cursor.rowcount, 0)} rows changed"
         head = "|".join(column[0] for column in cursor.description)
@@ -179,9 +182,19 @@ def _as_text(value: Any) -> str:
     return _text(value) if isinstance(value, bytes) else str(value)
 
 
+@cache
+def _limit_heap() -> None:
+    """Once for the process, as SQLite has it."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute(f"PRAGMA hard_heap_limit = {_HEAP}")
+
+
 def _stop_clock(connection: sqlite3.Connection, now: str) -> None:
     """SQLite's own functions of time, at a time that stays."""
-    clock = sqlite3.connect(":memory:", check_same_thread=False)
+
+    @cache  # few episodes ask for the time
+    def clock() -> sqlite3.Connection:
+        return sqlite3.connect(":memory:", check_same_thread=False)
 
     def at(name: str) -> Any:
         def compute(*given: Any) -> Any:
@@ -189,7 +202,7 @@ def _stop_clock(connection: sqlite3.Connection, now: str) -> None:
             values = list(given) if len(given) > place else [*given, "now"]
             if isinstance(values[place], str) and values[place].strip().lower() == "now":
                 values[place] = now
-            return clock.execute(f"SELECT {name}({', '.join('?' * len(values))})", values).fetchone()[0]
+            return clock().execute(f"SELECT {name}({', '.join('?' * len(values))})", values).fetchone()[0]
 
         return compute
 
