@@ -16,7 +16,7 @@ from pathlib import Path
 from socket import gaierror
 from typing import Any
 
-from flows.errors import BadInput, Problem
+from flows.errors import BadInput, Problem, parted
 
 DESCRIPTION = """\
 Serve an environment over HTTP to runs that have environment=remote: for one that must not share the trainer's process,
@@ -151,9 +151,8 @@ def _built(overrides: Sequence[str], config_dir: Path | None) -> tuple[Any, Mapp
     try:
         environment = build(values, allow=allow)
     except (ValueError, ImportError) as error:
-        text, _, fix = str(error).partition(" Fix: ")
-        fix = fix.removesuffix(".") or "correct its settings"
-        raise BadInput(Problem("environment", "", text.removesuffix("."), fix=fix)) from error
+        text, fix = parted(str(error))
+        raise BadInput(Problem("environment", "", text, fix=fix or "correct its settings")) from error
     if not (environment.stop or getattr(environment, "chat", False)):
         text = "has no turns: there is nothing to serve"
         raise BadInput(Problem("environment", "", text, fix="choose one with tools: environment=shell"))

@@ -96,6 +96,12 @@ def nearest(word: str, allowed: Iterable[str]) -> str | None:
     return by_folded[match[0]] if match else None
 
 
+def parted(text: str) -> tuple[str, str]:
+    """What an error says, and the remedy that it names after ``Fix:``, each without its full stop."""
+    told, _, fix = text.partition(" Fix: ")
+    return told.removesuffix("."), fix.removesuffix(".")
+
+
 def did_you_mean(word: str, allowed: Iterable[str], prefix: str = "") -> str:
     """A remedy: the nearest spelling if there is one, and what is allowed."""
     names = sorted(set(allowed))

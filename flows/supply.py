@@ -48,9 +48,14 @@ def verifier_problems(specs: Sequence[StageSpec], held: Mapping[str, Mapping[str
                 if kind == "verifier" and verifier not in known:
                     lacking.setdefault((verifier, n), []).append(spec.name)
     for (verifier, n), stages in lacking.items():
-        where = f"stage{'s' if len(stages) > 1 else ''} {', '.join(stages)}"
+        where = at_stages(stages)
         fix = f"name it in verifiers of these stages' Accuracy{_FIXES.get(verifier, '')}"
         yield Problem(where, "accuracy", f"no verifier {verifier!r}, so {n} tasks of the data can never score", fix=fix)
+
+
+def at_stages(stages: Sequence[str]) -> str:
+    """Where a problem of several stages is."""
+    return f"stage{'s' if len(stages) > 1 else ''} {', '.join(stages)}"
 
 
 def prompt_problems(

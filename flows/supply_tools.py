@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from flows.build import build
-from flows.errors import Problem
+from flows.errors import Problem, parted
 from flows.stage import StageSpec
+from flows.supply import Contents, at_stages
 
 _TOOLS = "components.environments.agent.ToolEnvironment"
 _NONE = "components.environments.single_turn.SingleTurn"
 _USUAL = "environment=agent_tags, or one that has it"
 _WITH_SHELL = "environment=agent_tags_shell, which has a shell beside the other tools"
-Contents = Mapping[str, int]
 
 
 def tool_problems(
@@ -42,11 +42,11 @@ def tool_problems(
     fix = _WITH_SHELL if any("tool/shell" in c for contents in held.values() for c in contents.values()) else _USUAL
     for (name, n), stages in sorted(lacking.items()):
         text = f"no tool {name!r}, which {n} tasks of the data offer (meta.tools)"
-        yield Problem(_where(stages), "environment", text, fix=fix)
+        yield Problem(at_stages(stages), "environment", text, fix=fix)
     for (form, n), stages in sorted(unread.items()):
         text = f"{n} traces of the data call tools in tags, which this format of calls does not read"
         fix = "environment.format=tags, which any model can learn; or data without traces"
-        yield Problem(_where(stages), "environment.format", text, got=form, fix=fix)
+        yield Problem(at_stages(stages), "environment.format", text, got=form, fix=fix)
 
 
 class _Asked:
@@ -79,10 +79,5 @@ class _Asked:
 
     def problems(self) -> Iterator[Problem]:
         for told, stages in self._stages.items():
-            text, _, fix = told.splitlines()[0].partition(" Fix: ")
-            fix = fix.removesuffix(".") or "correct the tools it is built from"
-            yield Problem(_where(stages), "environment", text.removesuffix("."), fix=fix)
-
-
-def _where(stages: Sequence[str]) -> str:
-    return f"stage{'s' if len(stages) > 1 else ''} {', '.join(stages)}"
+            text, fix = parted(told.splitlines()[0])
+            yield Problem(at_stages(stages), "environment", text, fix=fix or "correct the tools it is built from")
